@@ -50,7 +50,7 @@ PUBLISHED = {
     "Hush, decoder of filters (GRUs)": ("livekit-plugins-hush==0.3.3", "models/df_dec.onnx", "S", 128),
 }
 """For each published model its package, the end of its path, its length, and the maximum."""
-_MOST = 128
+_MAXIMUM = 128
 _SHARES = (20 / 128, 120 / 128)
 _COLUMNS = (
     "model",
@@ -70,7 +70,7 @@ def main() -> None:
     # Some of the models declare other shapes than they have.
     onnxruntime.set_default_logger_severity(3)
     lines = [f"| {' | '.join(_COLUMNS)} |", "|---" * len(_COLUMNS) + "|"]
-    lines += [row(title, padded_case(name), "T", _MOST) for title, name in SMALL.items()]
+    lines += [row(title, padded_case(name), "T", _MAXIMUM) for title, name in SMALL.items()]
     for title, (requirement, end, symbol, most) in PUBLISHED.items():
         lines.append(row(title, onnx.load(_file(folder / requirement, requirement, end)), symbol, most))
     page = PAGE.read_text(encoding="utf-8")

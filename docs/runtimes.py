@@ -48,7 +48,7 @@ list has the runtime's messages for the nodes that it refuses or that end its pr
 """
 _LONG, _SHORT, _ROWS = 50, 3, 16
 _VERDICTS = ("right", "wrong", "refuses", "crashes", "hangs")
-_MOST_WORDS = 200
+_MAX_WORDS = 200
 
 
 def main(targets: Sequence[str]) -> None:
@@ -132,7 +132,7 @@ def _words(outcomes: Sequence[tuple[Outcome, Outcome]]) -> Iterator[str]:
         for each in sorted(said.values(), key=len, reverse=True):
             # The reason stands at the end.
             why = each[0].replace("`", "")
-            short = why if len(why) <= _MOST_WORDS else f"... {why[-_MOST_WORDS:]}"
+            short = why if len(why) <= _MAX_WORDS else f"... {why[-_MAX_WORDS:]}"
             yield f"- {how}, {len(each)}: `{short}`"
 
 

@@ -19,7 +19,7 @@ from rnnlower.lowering.replacing import EMITTED, LoweredNode, replace_node
 from rnnlower.passes.base import Pass, no_function_is_recurrent
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.node import ResolvedNode, Semantics
-from rnnlower.recurrent.operators import MOST_INPUTS
+from rnnlower.recurrent.operators import MAX_INPUTS
 from rnnlower.recurrent.parsing import parse_recurrent
 from rnnlower.recurrent.sonnx import LSTM_VERSION, find_departures, shared_length
 from rnnlower.targets.adapting import AdaptedNode, find_changes
@@ -290,8 +290,8 @@ class DequantizeRecurrentPass(Pass):
 
 def _turn_into_lstm(node: ir.Node, weights: Sequence[ir.Value]) -> None:
     """Turn the node into an LSTM with these weights; it keeps its name, its outputs and its other inputs."""
-    old = [value for value in (*node.inputs[1:3], *node.inputs[MOST_INPUTS:]) if value is not None]
-    node.resize_inputs(MOST_INPUTS)
+    old = [value for value in (*node.inputs[1:3], *node.inputs[MAX_INPUTS:]) if value is not None]
+    node.resize_inputs(MAX_INPUTS)
     for index, weight in enumerate(weights, 1):
         node.replace_input_with(index, weight)
     node.domain, node.op_type = "", "LSTM"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from rnnlower import wording
-from rnnlower.arguments import MOST_STEPS
+from rnnlower.arguments import MAX_STEPS
 from rnnlower.errors import InvalidModelError, OptionError, UnsupportedModelError
 from rnnlower.graph.dynamic_sizes import SizeOptions, options_for_sizes
 from rnnlower.graph.facts import Facts
@@ -135,12 +135,12 @@ def resolve_static_lengths(
     for located in left:
         node = parse_recurrent(located, semantics)
         steps = (node.seq_length or 0) * node.num_directions
-        if steps > MOST_STEPS:
+        if steps > MAX_STEPS:
             # It would exhaust the memory long before there is a file.
             raise UnsupportedModelError(
                 f"unrolling {steps:,} steps makes about "
                 f"{steps * _NODES_A_STEP:,} nodes and {steps * _BYTES_A_STEP / 1e9:,.1f} GB; "
-                f"the limit is {MOST_STEPS:,} steps",
+                f"the limit is {MAX_STEPS:,} steps",
                 node=located,
                 remedy=f"use `{wording.call('scan')}`, which emits a single step",
             )

@@ -24,7 +24,7 @@ from rnnlower.passes.sequences import ResolveSequencesPass
 from rnnlower.passes.simpler_control_flow import TakeBranchesPass
 
 _KINDS = ("Loop", "Scan")
-_MOST_NODES = 200_000
+_MAX_NODES = 200_000
 
 
 def _unrolled_nodes_are_gone(model: ir.Model, unrolling: UnrollControlFlowPass) -> bool:
@@ -115,11 +115,11 @@ class UnrollControlFlowPass(Pass):
                 continue
             body = node.attributes["body"].as_graph()
             self._made += count * sum(1 for _ in walk(body))
-            if self._made > _MOST_NODES:
+            if self._made > _MAX_NODES:
                 unasked = f"choose a target that has {node.op_type}"
                 asked = f"leave out {wording.option('control-flow')}"
                 raise UnsupportedModelError(
-                    f"its {count:,} iterations make more than {_MOST_NODES:,} nodes in a straight line",
+                    f"its {count:,} iterations make more than {_MAX_NODES:,} nodes in a straight line",
                     node=LocatedNode(node, display_name(node), "", writer.facts.opset),
                     remedy=asked if self.strict else unasked,
                 )

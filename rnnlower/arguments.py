@@ -13,7 +13,7 @@ from rnnlower.errors import OptionError
 LARGEST_LENGTH = 2**31 - 1
 """No sequence is longer."""
 
-MOST_STEPS = 200_000
+MAX_STEPS = 200_000
 """The largest number of time steps that are written one by one; more would exhaust the memory."""
 
 
@@ -38,9 +38,9 @@ def check_unroll_factor(value: Any) -> int:
     """Return the time steps of an iteration as an int.
 
     Raises:
-        OptionError: It is not one from 1 to `MOST_STEPS`.
+        OptionError: It is not one from 1 to `MAX_STEPS`.
     """
-    return integer("unroll factor", value, least=1, most=MOST_STEPS)
+    return integer("unroll factor", value, least=1, most=MAX_STEPS)
 
 
 def plain(value: Any) -> Any:

@@ -36,7 +36,7 @@ from rnnlower.targets import target_names
 MODELS = pathlib.Path(__file__).parent.parent / "models"
 COMMANDS = ("inspect", "check", "unroll", "scan", "loop", "lower", "convert", "verify")
 SECONDS = 60
-_MOST_WAITED = 15 * SECONDS
+_MAX_WAITED = 15 * SECONDS
 _MEMORY = 10 * 2**30
 
 
@@ -152,7 +152,7 @@ class _Child:
         while not self._selector.select(SECONDS):
             # On a busy machine a process that gets no turn is not one that hangs.
             waited, worked = time.monotonic() - start, self._seconds_used() - used
-            if worked >= SECONDS or waited >= _MOST_WAITED:
+            if worked >= SECONDS or waited >= _MAX_WAITED:
                 return None
         text = self.process.stdout.readline()
         return json.loads(text) if text else None

@@ -19,7 +19,7 @@ from support.configs import Config, random_config
 import rnnlower
 from rnnlower.errors import RnnLowerError
 
-LEAST = {"int8": 20, "int16": 30, "uint16": 30, "int8-only": 5}
+MIN_SQNR = {"int8": 20, "int16": 30, "uint16": 30, "int8-only": 5}
 """The dB that are expected of a few random steps."""
 
 RECORDINGS = 4
@@ -27,7 +27,7 @@ RECORDINGS = 4
 
 def outcome_of(config: Config, rng: np.random.Generator) -> tuple[str, str]:
     """Return the outcome of a model, and details."""
-    activations = str(rng.choice([*LEAST]))
+    activations = str(rng.choice([*MIN_SQNR]))
     strategy = str(rng.choice(["unroll", "scan"] if config.x_dims in ("static", "batch") else ["scan"]))
     label = f"{activations} {strategy} {config}"
     recordings = [config.make_inputs(rng) for _ in range(RECORDINGS)]
@@ -47,7 +47,7 @@ def outcome_of(config: Config, rng: np.random.Generator) -> tuple[str, str]:
     except Exception:
         return "crash", f"{label}\n{traceback.format_exc(limit=-4)}"
     figures = [(each.name, each.sqnr, each.sqnr_default) for each in report.outputs]
-    low = report.sqnr is not None and report.sqnr < LEAST[activations]
+    low = report.sqnr is not None and report.sqnr < MIN_SQNR[activations]
     return ("low" if low else "measured"), f"{figures}\n  {label}"
 
 

@@ -21,7 +21,7 @@ from support.sessions import session
 
 import rnnlower
 
-MOST, SIZE = 24, 4
+MAXIMUM, SIZE = 24, 4
 LENGTHS = (5, 7, 8, 11, 16, 23, 24)
 ROWS = 3
 HEAD = '<ir_version: 10, opset_import: ["" : 23, "com.microsoft" : 1]>'
@@ -462,7 +462,7 @@ def judge(seed: int) -> tuple[str, bool, str]:
     except Exception as error:
         return "not run by onnxruntime", False, f"{names}: {error}"
     try:
-        padded = rnnlower.pad(model, max={"T": MOST}, mask=form == "mask", per_row=form == "rows")
+        padded = rnnlower.pad(model, max={"T": MAXIMUM}, mask=form == "mask", per_row=form == "rows")
     except (rnnlower.OptionError, rnnlower.UnsupportedModelError) as error:
         return "refused", False, f"{names}: {error}"
     (entry,) = (each.value for each in padded.metadata_props if each.key == "rnnlower.pad")
@@ -476,20 +476,20 @@ def judge(seed: int) -> tuple[str, bool, str]:
         try:
             (expected,) = source.run(None, {"x": x})
             # The first row has this length, the others have other ones.
-            lengths = np.array([length, *rng.integers(told["least"]["T"], MOST + 1, rows - 1)])
-            whole = rng.normal(size=(MOST, rows, SIZE)).astype(np.float32)
+            lengths = np.array([length, *rng.integers(told["least"]["T"], MAXIMUM + 1, rows - 1)])
+            whole = rng.normal(size=(MAXIMUM, rows, SIZE)).astype(np.float32)
             whole[:length] = x
             for other in lengths[1:]:
                 source.run(None, {"x": whole[:other]})
         except Exception:
             continue  # The source itself takes no sequence as short as this, or no such values.
         ran += 1
-        behind = np.arange(MOST)[:, None] >= lengths
+        behind = np.arange(MAXIMUM)[:, None] >= lengths
         whole[behind] = (whole[behind] * 100, np.nan, 1e30, -np.inf)[seed % 4]
-        zeros = np.concatenate([x, np.zeros((MOST - length, rows, SIZE), np.float32)])
+        zeros = np.concatenate([x, np.zeros((MAXIMUM - length, rows, SIZE), np.float32)])
         given = {"length": lengths}
         if form == "mask":
-            given = {"mask": (np.arange(MOST) < lengths[:, None]).astype(np.float32)}
+            given = {"mask": (np.arange(MAXIMUM) < lengths[:, None]).astype(np.float32)}
         found = fixed.run(None, {"x": whole} | given)[0]
         merely = source.run(None, {"x": zeros})[0]
         if "y" in outputs:

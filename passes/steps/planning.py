@@ -20,7 +20,7 @@ from rnnlower.passes.static_shapes import InferTypesPass, StaticShapesPass, reso
 from rnnlower.passes.steps.work import LoweringWork, deselect
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.node import ResolvedNode
-from rnnlower.recurrent.operators import MOST_INPUTS, STATE_INPUTS, WEIGHT_INPUTS
+from rnnlower.recurrent.operators import MAX_INPUTS, STATE_INPUTS, WEIGHT_INPUTS
 from rnnlower.recurrent.parsing import parse_recurrent
 from rnnlower.recurrent.sonnx import find_departures
 from rnnlower.recurrent.suspicions import find_forgetful_operators, find_forgotten_states
@@ -76,7 +76,7 @@ def conform_to_profile(work: LoweringWork) -> None:
 
     Before: nodes of any form. After: the form that the profile prescribes.
     """
-    nodes, parameters = work.nodes, range(1, MOST_INPUTS)
+    nodes, parameters = work.nodes, range(1, MAX_INPUTS)
     work.apply(FoldWeightsPass([each.node for each in nodes], positions=parameters, may_grow=True))
     work.apply(InferTypesPass())
     found = [departure for located in nodes for departure in find_departures(located)]

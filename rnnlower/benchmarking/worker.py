@@ -17,7 +17,7 @@ from rnnlower.folders import temporary_folder
 from rnnlower.processes import Child, ChildDiedError
 
 # onnxruntime's profile stops counting here.
-_MOST_EVENTS = 1_000_000
+_MAX_EVENTS = 1_000_000
 
 
 class WorkerError(Exception):
@@ -77,7 +77,7 @@ def _check(path: str, threads: int, feeds: dict[str, Array]) -> tuple[dict[str, 
             events = json.load(file)
     kernels = sum(event["name"].endswith("_kernel_time") for event in events)
     names = [output.name for output in session.get_outputs()]
-    return dict(zip(names, outputs, strict=True)), kernels if len(events) < _MOST_EVENTS else None
+    return dict(zip(names, outputs, strict=True)), kernels if len(events) < _MAX_EVENTS else None
 
 
 def _measure(

@@ -24,7 +24,7 @@ from rnnlower.files.scopes import subgraphs
 from rnnlower.graph.initializers import mark_trained
 from rnnlower.graph.walk import all_graphs, node_label
 
-_MOST_DENSE_BYTES = 2**31
+_MAX_DENSE_BYTES = 2**31
 """The largest dense tensor that fits into a file: a protobuf message holds 2 GiB."""
 
 
@@ -47,7 +47,7 @@ def check_sparse(sparse: onnx.SparseTensorProto, label: str) -> None:
     if not shape or min(shape) < 1:
         raise InvalidModelError(f"{label} has the shape {shape}; a sparse tensor has sizes of at least 1")
     size = math.prod(shape) * numpy_helper.to_array(values).itemsize
-    if size > _MOST_DENSE_BYTES:
+    if size > _MAX_DENSE_BYTES:
         raise UnsupportedModelError(
             f"{label} has {size:,} bytes as a dense tensor, which runtimes convert it to; the limit is 2 GiB"
         )

@@ -34,7 +34,7 @@ _FIELDS = {
 }
 _VALUE_FIELDS = frozenset(_FIELDS.values())
 _NESTING_FIELDS = frozenset(["t", "g", "tensors", "graphs", "sparse_tensor", "sparse_tensors"])
-_MOST_ELEMENTS = 2**40
+_MAX_ELEMENTS = 2**40
 _TEXT_ERRORS = (text_format.ParseError, json_format.ParseError, onnx.parser.ParseError)
 
 
@@ -136,7 +136,7 @@ def _check_graph(graph: onnx.GraphProto, where: str) -> None:
         for dim in value.type.tensor_type.shape.dim:
             _text(dim.dim_param)
         elements = math.prod(max(dim.dim_value, 1) for dim in value.type.tensor_type.shape.dim)
-        if elements > _MOST_ELEMENTS:
+        if elements > _MAX_ELEMENTS:
             raise InvalidModelError(
                 f"{where}: value {value.name!r} has {elements:,} elements; nothing can hold it"
             )
@@ -228,7 +228,7 @@ def _check_tensor(tensor: TensorProto, label: str) -> None:
         if size < 0:
             raise InvalidModelError(f"{label} has the size {size} in its shape {list(tensor.dims)}")
         count *= size
-    if count > _MOST_ELEMENTS:
+    if count > _MAX_ELEMENTS:
         raise InvalidModelError(f"{label} has the shape {list(tensor.dims)}, which nothing can hold")
     if tensor.data_location == TensorProto.EXTERNAL:
         return

@@ -151,7 +151,7 @@ class PadMetadata:
 
 PROVENANCE_KEY = "rnnlower.provenance"
 
-_MOST_ELEMENTS = 16
+_MAX_ELEMENTS = 16
 """Larger values are described by their type and shape."""
 
 
@@ -191,7 +191,7 @@ def to_json_types(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(name): to_json_types(each) for name, each in value.items()}
     if isinstance(value, np.ndarray):
-        small = value.size <= _MOST_ELEMENTS
+        small = value.size <= _MAX_ELEMENTS
         return value.tolist() if small else f"{value.dtype} of shape {list(value.shape)}"
     if isinstance(value, tuple | list):
         return [to_json_types(each) for each in value]

@@ -24,7 +24,7 @@ from rnnlower.graph.walk import (
     walk_values,
 )
 
-_MOST_ITERATIONS = 1000
+_MAX_ITERATIONS = 1000
 
 
 class Facts(NodeFacts):
@@ -332,7 +332,7 @@ def _simulate_loop(facts: Facts, node: ir.Node, limit: int | None) -> int | None
     deciding_states = [state for state in states if state in deciding]
     given = dict(zip(body.inputs[2:], map(facts.constant, node.inputs[2:]), strict=True))
     count: int | None = None
-    for step in range(min(_MOST_ITERATIONS if limit is None else limit, _MOST_ITERATIONS)):
+    for step in range(min(_MAX_ITERATIONS if limit is None else limit, _MAX_ITERATIONS)):
         known = {state: array for state in deciding_states if (array := given[state]) is not None}
         facts.run_iteration(body, nodes, dict(zip(body.inputs, counters(body, step), strict=False)) | known)
         goes_on = facts.constant(body.outputs[0])

@@ -20,7 +20,7 @@ from rnnlower.graph.node_inference import infer_outputs, may_be_sizes
 from rnnlower.graph.operator_kinds import VIEWS
 from rnnlower.graph.symbols import (
     FLOAT_SIZE_TYPES,
-    MOST_SIZES,
+    MAX_SIZES,
     SIZE_TYPES,
     UNKNOWN,
     compute_sizes,
@@ -210,7 +210,7 @@ class NodeFacts:
         out = node.outputs[0]
         dtype = self.dtype(out)
         made = compute_sizes(node, sizes, first, dtype, self._imports[""])
-        if made is not None and made.size <= MOST_SIZES:
+        if made is not None and made.size <= MAX_SIZES:
             self._sizes[out] = made
             if dtype is not None and all(isinstance(size, int) for size in made.flat):
                 self._contents[out] = made.astype(dtype.numpy())
@@ -225,7 +225,7 @@ class NodeFacts:
         if value in self._sizes:
             return self._sizes[value]
         dtype = self.dtype(value)
-        if shape is None or len(shape) > 1 or None in shape or shape > (MOST_SIZES,):
+        if shape is None or len(shape) > 1 or None in shape or shape > (MAX_SIZES,):
             return None
         if dtype in FLOAT_SIZE_TYPES and shape in ((), (1,)):
             number = self.constant(value)

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from rnnlower.graph.evaluation import DATA_MOVEMENT, Array, Dim, Dims, evaluate
 from rnnlower.graph.slicing import AxisSlice, axis_slices
 
-MOST_SIZES = 64
+MAX_SIZES = 64
 """Most elements of a tensor whose elements are followed as sizes."""
 SIZE_TYPES = (ir.DataType.INT32, ir.DataType.INT64)
 FLOAT_SIZE_TYPES = (ir.DataType.FLOAT, ir.DataType.DOUBLE)

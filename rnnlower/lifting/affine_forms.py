@@ -22,7 +22,7 @@ Monomial = tuple[int, ...]
 Polynomial = dict[Monomial, float]
 """The coefficient of each product of atoms; the key of the constant is empty."""
 
-_MOST_TERMS = 3
+_MAX_TERMS = 3
 """The most terms of a sum that is multiplied out; a longer sum gets a name first."""
 
 
@@ -300,7 +300,7 @@ class Atoms:
         return dataclasses.replace(total, tags=tags)
 
     def _name_long_sums(self, form: AffineForm) -> AffineForm:
-        if len(form.ids) <= _MOST_TERMS:
+        if len(form.ids) <= _MAX_TERMS:
             return form
         block = self._new(form.constant.size, "form", form=form.flatten())
         return _block_form(block, form.shape, form.tags)

@@ -18,10 +18,10 @@ _PRODUCTS_IN_LINES = (*PRODUCTS, "Conv", "Einsum", "Mul")
 """Products with weights that make lines: of each unit alone, or of groups of units, too."""
 _VIEWS = VIEWS | {"Expand", "Tile", "Transpose"}
 """Operators that may be between a state and its product with such weights."""
-MOST_OPERATORS = 60
+MAX_OPERATORS = 60
 """The most operators of a step whose end is not known."""
 _ACTIVATIONS = ("Sigmoid", "Tanh")
-_MOST_ACTIVATIONS = 2
+_MAX_ACTIVATIONS = 2
 """The most of them, one after the other, between an old H and a new one: a gate and the output of an LSTM."""
 
 
@@ -97,7 +97,7 @@ def _products(graph: ir.Graph) -> Iterator[ir.Node]:
 def candidate_ends(facts: Facts, graph: ir.Graph, state: ir.Value) -> Iterator[ir.Value]:
     """Yield the values that may be the state after a step, the last one first."""
     order = {node: number for number, node in enumerate(graph)}
-    most = MOST_OPERATORS + min((order[node] for node, _ in state.uses() if node in order), default=0)
+    most = MAX_OPERATORS + min((order[node] for node, _ in state.uses() if node in order), default=0)
     region, nodes, dims = dependents(order, state, most), [*order][: most + 1], facts.dims(state)
     outside, depths = set[ir.Value | None](), dict[ir.Value | None, int]()
     for node in nodes:
@@ -109,7 +109,7 @@ def candidate_ends(facts: Facts, graph: ir.Graph, state: ir.Value) -> Iterator[i
             depths |= dict.fromkeys(region.intersection(node.outputs), depth)
     for node in reversed(nodes):
         for out in node.outputs:
-            if depths.get(out, _MOST_ACTIVATIONS + 1) <= _MOST_ACTIVATIONS and facts.dims(out) == dims:
+            if depths.get(out, _MAX_ACTIVATIONS + 1) <= _MAX_ACTIVATIONS and facts.dims(out) == dims:
                 yield out
 
 

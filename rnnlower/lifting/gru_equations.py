@@ -23,7 +23,7 @@ from rnnlower.lifting.equations import (
 )
 from rnnlower.recurrent.node import Activation
 
-_LEAST_GATE = 0.01
+_MIN_GATE = 0.01
 """The least constant gate, and the least rest: closer to 0 or 1, Sigmoid in float32 rounds too much."""
 
 
@@ -91,7 +91,7 @@ def _match_constant_gate(step: StepEquations) -> CellParameters | None:
     own = [(h.start + j,) for j in range(step.size)]
     units = [step.polynomial(0, j) for j in range(step.size)]
     z = np.array([unit.get(key, 0.0) for unit, key in zip(units, own, strict=True)])
-    if (z < _LEAST_GATE).any() or (z > 1 - _LEAST_GATE).any():
+    if (z < _MIN_GATE).any() or (z > 1 - _MIN_GATE).any():
         return None
     rest = [
         {each: value / (1 - kept) for each, value in unit.items() if each != key}

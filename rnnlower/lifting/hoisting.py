@@ -16,7 +16,7 @@ from rnnlower.lifting.frames import LAYOUT, Series
 from rnnlower.lifting.symbolic_evaluation import Evaluator
 
 _SUMS = frozenset(("Add", "Concat", "Sub", "Sum"))
-_MOST_GATES = 4
+_MAX_GATES = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +75,7 @@ def _skip_reversals(facts: Facts, series: Series) -> tuple[ir.Value, bool]:
 def _is_selection(weights: Floats) -> bool:
     """Return whether each unit of a gate reads at most one input, as after a hoisted product."""
     used = weights != 0
-    return bool((used.sum(axis=0) <= _MOST_GATES).all() and (used.sum(axis=1) <= 1).all())
+    return bool((used.sum(axis=0) <= _MAX_GATES).all() and (used.sum(axis=1) <= 1).all())
 
 
 def _unhoist(

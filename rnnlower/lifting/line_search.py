@@ -13,7 +13,7 @@ from rnnlower.graph.facts import Facts
 from rnnlower.graph.walk import ancestors, look_through, producer_of, reachable
 from rnnlower.lifting.affine_forms import AffineForm, Atoms, NotLiftableError
 from rnnlower.lifting.cell_search import tagged_shape
-from rnnlower.lifting.chains import MOST_OPERATORS, PRODUCTS, candidate_ends, dependents, producer_index
+from rnnlower.lifting.chains import MAX_OPERATORS, PRODUCTS, candidate_ends, dependents, producer_index
 from rnnlower.lifting.equations import CellParameters, are_equivalent
 from rnnlower.lifting.frames import LAYOUT
 from rnnlower.lifting.line_steps import (
@@ -193,7 +193,7 @@ class _LineMatcher:
         start = producer_index(self._order, self._chain[k])
         if end is None:
             before = max(producer_index(self._order, self._chain[k - 1]), 0)
-            most = start + max(_GROWTH * (start - before), MOST_OPERATORS)
+            most = start + max(_GROWTH * (start - before), MAX_OPERATORS)
         else:
             most = producer_index(self._order, end)
         region = dependents(self._order, self._chain[k], most)

@@ -33,7 +33,7 @@ USUAL_STEPS, _USUAL_ROWS = 100, 1
 _ERROR_OF_PRICES = 0.03
 """The relative difference up to which prices count as equal."""
 
-_MOST_BYTES = 128
+_MAX_BYTES = 128
 """The largest constant that may be a shape or an index, which sizes depend on."""
 
 
@@ -230,7 +230,7 @@ def _counts(e: Emitter, node: ResolvedNode, dialect: Dialect) -> Counts:
         known |= {"W": [*units, size], "R": [*units, node.hidden_size]}
     scratch = ir.Model(ir.Graph([], [], nodes=[], opset_imports={"": e.opset}), ir_version=10)
     # Constants that are shapes or indices are small, and no weight is looked at.
-    facts = Facts(scratch, largest=_MOST_BYTES)
+    facts = Facts(scratch, largest=_MAX_BYTES)
     for name, value in node.inputs.items():
         # A negative number is an old way to leave a size open.
         open_as_one = [dim if isinstance(dim, int) and dim >= 0 else 1 for dim in value.shape or ()]

@@ -43,7 +43,7 @@ _DECLARED = 20
 _PART = 3
 """A step's share of the nodes that split an input, or join H, in parts of 128 steps."""
 
-_LEAST = 3
+_MIN_LENGTH = 3
 """The fewest letters of a node's name by which it is recognized."""
 
 
@@ -209,7 +209,7 @@ def _abbreviations(name: str) -> Iterator[str]:
     starts = [0, *(match.end() for match in re.finditer("[/.:]+", name))]
     yield from (name[start:] for start in starts if start < len(name))
     last = name[starts[-1] :]
-    yield from (last[:length] for length in range(len(last) - 1, _LEAST - 1, -1))
+    yield from (last[:length] for length in range(len(last) - 1, _MIN_LENGTH - 1, -1))
 
 
 @functools.lru_cache(maxsize=16)

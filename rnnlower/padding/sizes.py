@@ -11,7 +11,7 @@ import numpy as np
 
 from rnnlower.graph.evaluation import Array
 
-_MOST = 4096
+_MAX_DIVISOR = 4096
 """The largest divisor of a length in an expression."""
 DIVISORS = (*range(1, 65), *(2**n for n in range(7, 13)))
 """Numbers by which networks divide a length."""
@@ -117,7 +117,9 @@ def _quotient(symbol: str, lengths: Array, table: Array, multiple: int, *, exact
     """Return a quotient that gives the sizes; unless it is exact, it may be below 0 where they are 0."""
     slope = (table[-1] - table[0]) / max(lengths[-1] - lengths[0], 1)
     # The divisors that are most likely come first.
-    for divisor in sorted(range(1, _MOST), key=lambda each: each % multiple > 0 and multiple % each > 0):
+    for divisor in sorted(
+        range(1, _MAX_DIVISOR), key=lambda each: each % multiple > 0 and multiple % each > 0
+    ):
         factors = {1, *(round(slope * divisor) + more for more in (-1, 0, 1))}
         for factor in sorted(each for each in factors if each > 0):
             rests = table * divisor - factor * lengths

@@ -31,7 +31,7 @@ _FORMS = (Node("LSTM"), Node("GRU"), Node("GRU").add("linear_before_reset"), Nod
 _MANY_STEPS = (300, 2, 4, 8)
 _WIDE_SIZES = (3, 2, 8, 64)
 _REAL_SIZES = (3, 2, 8, 16), (16, 16, 16, 16), (50, 1, 8, 64), (50, 16, 8, 16), (3, 1, 64, 256)
-_MOST_WORDS = 300
+_MAX_WORDS = 300
 _READ_OUTPUT = """
     read_output (float[2, 4] X) => (float[8] Y, float[8] Z) <int64[1] flat = {8}> {
         t = Tanh (X)
@@ -347,7 +347,7 @@ def probe_cautions(asker: Asker, tables: Tables) -> list[dict[str, Any]]:
     for each in _real_size_nodes(asker.engine.slow):
         answer, words = _ask(asker, each, target, "lower", "lowered")
         if answer != "right":
-            texts.setdefault(each.op_type, f"{each}: {answer}; {words}"[:_MOST_WORDS])
+            texts.setdefault(each.op_type, f"{each}: {answer}; {words}"[:_MAX_WORDS])
     found: list[dict[str, Any]] = [
         {"ops": [op_type], "text": f"a lowered {op_type} fails: {text}"} for op_type, text in texts.items()
     ]

@@ -22,7 +22,7 @@ from rnnlower.probing.asking import Question, question
 
 # Tried at the first of these opsets that has the operator in the form of the case.
 OPSETS = (13, 17, 18, 20, 21, 22, 23, 24, 25, 26)
-_MOST_CASES = 5
+_MAX_CASES = 5
 _LARGEST_CASE = 20_000
 
 
@@ -49,7 +49,7 @@ def node_cases() -> Mapping[str, Sequence[tuple[str, Any]]]:
                 plain_rank = len(arrays[0].shape) in (2, 3)
                 found[node.op_type].append(((not floats, not plain_rank, size), case.name, case))
     ordered = {op_type: sorted(sized, key=lambda each: each[:2]) for op_type, sized in found.items()}
-    return {op_type: [each[1:] for each in sized[:_MOST_CASES]] for op_type, sized in ordered.items()}
+    return {op_type: [each[1:] for each in sized[:_MAX_CASES]] for op_type, sized in ordered.items()}
 
 
 _CASE_ERRORS = (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, TypeError, ValueError)

@@ -11,7 +11,7 @@ from rnnlower.graph.facts import Facts
 from rnnlower.graph.names import NameSource
 from rnnlower.graph.symbols import dim_name
 from rnnlower.graph.walk import LocatedNode, default_opset, node_names, walk, walk_all
-from rnnlower.recurrent.operators import MOST_INPUTS, SIGNATURES
+from rnnlower.recurrent.operators import MAX_INPUTS, SIGNATURES
 from rnnlower.recurrent.state_operators import is_state_operator
 
 
@@ -75,7 +75,7 @@ def infer_input_types(model: ir.Model, facts: Facts | None = None) -> bool:
     }
     modified = False
     for node, path in walk(model.graph):
-        for index, value in enumerate(node.inputs[:MOST_INPUTS] if is_recurrent(node) else ()):
+        for index, value in enumerate(node.inputs[:MAX_INPUTS] if is_recurrent(node) else ()):
             is_integer = node.domain and index in (1, 2)
             if is_integer or value is None or value.is_graph_input() or value.is_initializer():
                 continue

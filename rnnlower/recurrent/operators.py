@@ -35,7 +35,7 @@ RECURRENT_OPS: Mapping[str, Cell] = {
 }
 
 _INPUTS = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
-MOST_INPUTS = len(_INPUTS)
+MAX_INPUTS = len(_INPUTS)
 """The number of inputs of LSTM."""
 
 _QUANTIZATION = ("W_scale", "W_zero_point", "R_scale", "R_zero_point")

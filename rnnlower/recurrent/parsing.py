@@ -22,7 +22,7 @@ from rnnlower.recurrent.operators import (
     SPEC_PARAMETERS,
 )
 
-_MOST_STATE_ELEMENTS = 2**28
+_MAX_STATE_ELEMENTS = 2**28
 _FIRST_WITH_BFLOAT16 = 22
 _ZERO_POINTS = ("W_zero_point", "R_zero_point")
 _QUANTIZED = ("W", "W_zero_point", "R", "R_zero_point")
@@ -74,7 +74,7 @@ class _Parser:
         batch_size = self._batch_size(batch_size, layout)
         self._check_shapes(hidden_size, batch_size, len(directions), layout)
         self._check_lengths(seq_length)
-        if (batch_size or 0) * hidden_size > _MOST_STATE_ELEMENTS:
+        if (batch_size or 0) * hidden_size > _MAX_STATE_ELEMENTS:
             raise self.unsupported(
                 f"a state of {batch_size:,} rows and {hidden_size:,} units is too large to be written",
                 "make the batch dynamic",

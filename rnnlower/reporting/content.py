@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from rnnlower.passes.reports import LiftReport, PadReport, Report, StreamReport
     from rnnlower.verification import OutputComparison, VerificationResult
 
-_MOST_DRAWN = 4
-_MOST_PLOTTED = 12
+_MAX_DRAWN = 4
+_MAX_PLOTTED = 12
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,7 +107,7 @@ def _drawings(source: ModelFacts, lowered: ir.Model, report: Report) -> Iterator
         kind = (node.op_type, node.direction, node.strategy)
         found = before.get((node.path, node.name))
         step = draw_step(find_step(lowered, node.name, node.steps))
-        if kind in drawn or found is None or not step or len(drawn) == _MOST_DRAWN:
+        if kind in drawn or found is None or not step or len(drawn) == _MAX_DRAWN:
             continue
         drawn.add(kind)
         where = "A time step of its straight line" if node.strategy == "unroll" else "An iteration"
@@ -204,13 +204,13 @@ def _outputs(outputs: Sequence[OutputComparison]) -> str:
         ("equal" if each.equal else "DIFFERENT") + (f", {each.note}" if each.note else "") for each in outputs
     ]
     shown = table((*header, "verdict"), [(*row, words) for row, words in zip(cells, verdicts, strict=True)])
-    plot = draw_shares([(each.name, each.used or 0.0, not each.equal) for each in outputs[:_MOST_PLOTTED]])
+    plot = draw_shares([(each.name, each.used or 0.0, not each.equal) for each in outputs[:_MAX_PLOTTED]])
     caption = "Share of the allowed error that is used, on a logarithmic scale (dashed: the limit)"
     return f"{shown}<h3>{caption}</h3>\n{plot}"
 
 
 def _time_plots(outputs: Sequence[OutputComparison]) -> Iterator[str]:
-    for output in [each for each in outputs if len(each.errors_over_time) > 1][:_MOST_PLOTTED]:
+    for output in [each for each in outputs if len(each.errors_over_time) > 1][:_MAX_PLOTTED]:
         caption = "largest absolute error at each step (dashed: allowed at the worst element)"
         yield f"<h3>{escape(output.name)}: {caption}</h3>\n"
         yield draw_errors(output.errors_over_time, output.allowed)

@@ -18,9 +18,9 @@ from rnnlower.graph.walk import reachable, walk
 from rnnlower.inspection import RecurrentNode
 from rnnlower.reporting.page import escape, shorten
 
-_MOST_NODES = 60
+_MAX_NODES = 60
 _BOX, _TALL, _LAYER = 118, 36, 62
-_MOST_LETTERS = 18
+_MAX_LETTERS = 18
 _LETTER = 7
 """The approximate width of a letter in pixels."""
 _STATE = re.compile(r"(?P<full>.+/[tr])\d+/y|(?P<lane>[a-z]?)y[0-9][0-9a-z]*")
@@ -101,7 +101,7 @@ def draw_node(node: RecurrentNode) -> str:
 
 def draw_step(nodes: Sequence[ir.Node]) -> str:
     """Draw the nodes in layers, each below its inputs; values from outside have no box."""
-    if not 0 < len(nodes) <= _MOST_NODES:
+    if not 0 < len(nodes) <= _MAX_NODES:
         return ""
     drawing = _Drawing()
     makers = {value: node for node in nodes for value in node.outputs}
@@ -222,14 +222,14 @@ class _Drawing:
 
 
 def _width(title: str, subtitle: str, kind: str, layer: int) -> int:
-    text = _LETTER * max(len(shorten(text, _MOST_LETTERS)) for text in (title, subtitle))
+    text = _LETTER * max(len(shorten(text, _MAX_LETTERS)) for text in (title, subtitle))
     return max(40, text) if kind == "value" else max(_BOX, text + 2 * _LETTER)
 
 
 def _text(x: float, y: float, text: str, attributes: str) -> str:
     return (
         f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="middle"{attributes}>'
-        f"<title>{escape(text)}</title>{escape(shorten(text, _MOST_LETTERS))}</text>"
+        f"<title>{escape(text)}</title>{escape(shorten(text, _MAX_LETTERS))}</text>"
     )
 
 

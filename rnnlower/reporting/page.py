@@ -162,8 +162,8 @@ _LABELS = 190
 _ROW = 24
 _SPAN = _WIDTH - _LABELS - 150
 """The length of the longest bar; its text follows."""
-_LOWEST_SHARE, _MOST_TICKS = -4, 8
-_MOST_POINTS = 500
+_LOWEST_SHARE, _MAX_TICKS = -4, 8
+_MAX_POINTS = 500
 
 
 def draw_bars(rows: Sequence[tuple[str, float, str, bool]]) -> str:
@@ -185,7 +185,7 @@ def draw_shares(rows: Sequence[tuple[str, float, bool]]) -> str:
 
     parts = []
     for power in range(low, high + 1):
-        if power % math.ceil((high - low) / _MOST_TICKS):
+        if power % math.ceil((high - low) / _MAX_TICKS):
             continue
         x, line = _LABELS + (power - low) * scale, "var(--line)"
         tick = f"{10**power:,}x" if power > 0 else f"{10.0 ** (power + 2):g}%"
@@ -239,7 +239,7 @@ def draw_errors(errors: Sequence[float], allowed: float | None = None) -> str:
             f'<line x1="{left}" x2="{width - 20}" y1="{y:.1f}" y2="{y:.1f}" stroke="var(--line)"/>'
             f'<text x="{left - 6}" y="{y + 4:.1f}" text-anchor="end" class="dim">1e{power}</text>'
         )
-    group = math.ceil(len(errors) / _MOST_POINTS)
+    group = math.ceil(len(errors) / _MAX_POINTS)
     points = [(start, max(errors[start : start + group])) for start in range(0, len(errors), group)]
     steps = max(len(errors) - 1, 1)
     placed = [(left + span * step / steps, y_of(error)) for step, error in points]

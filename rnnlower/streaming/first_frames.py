@@ -15,7 +15,7 @@ from rnnlower.graph.walk import default_opset, operand, producer_of, reachable
 from rnnlower.lowering.emitter import Emitters
 from rnnlower.recurrent.operators import FLOAT_TYPES
 
-_LEAST_OPSET = 11
+_MIN_OPSET = 11
 """The first with Range and with a Pad whose pads are an input."""
 
 
@@ -28,7 +28,7 @@ def choose_first_frames(model: ir.Model, facts: Facts) -> None:
     Before: ``Concat(x[:, 0:1], x[:, 1:] - 0.97 * x[:, :-1])``.
     After: ``Where(Range(T) < 1, x, Pad(x[:, 1:] - 0.97 * x[:, :-1]))``.
     """
-    if default_opset(model) < _LEAST_OPSET:
+    if default_opset(model) < _MIN_OPSET:
         return
     emitters = Emitters(model)
     for node in [node for node in model.graph if node.op_type == "Concat" and len(node.inputs) == 2]:

@@ -25,7 +25,7 @@ from rnnlower.targets.adapting import AdaptedNode, find_changes
 from rnnlower.targets.native import NativeCheck
 from rnnlower.targets.target import Target
 
-_MOST_UNROLLED = 256
+_MAX_UNROLLED = 256
 """Steps of a straight line beyond which runtimes take long to load it."""
 
 Native = Literal["auto", "keep", "lower"]
@@ -186,7 +186,7 @@ def _strategies(target: Target, node: ResolvedNode) -> tuple[list[str], str]:
     if _needs_loop(target, node):
         found.remove("scan")
     open_batch = _is_open_batch(target, node)
-    if not found or (steps <= _MOST_UNROLLED and not open_batch):
+    if not found or (steps <= _MAX_UNROLLED and not open_batch):
         found.insert(0, "unroll")
     found = [each for each in found if not target.costs.strategies or each in target.costs.strategies]
     return (found, "") if found else _strategy_by_rule(target, node)
@@ -227,7 +227,7 @@ def _strategy_by_rule(target: Target, node: ResolvedNode) -> tuple[list[str], st
     loop = loop_strategy(target, dynamic=steps is None)
     if loop is None:
         return ["unroll"], f"{target.name} has no Scan and no Loop"
-    few = steps is not None and steps <= _MOST_UNROLLED
+    few = steps is not None and steps <= _MAX_UNROLLED
     if few and not _is_open_batch(target, node):
         return ["unroll"], f"{steps} steps are few"
     length = "the number of steps is dynamic" if steps is None else f"{steps} steps are many"

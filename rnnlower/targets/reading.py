@@ -26,7 +26,7 @@ from rnnlower.targets.target import Target
 from rnnlower.targets.vocabulary import standard_operators
 
 _FOLDER = pathlib.Path(__file__).parent / "data"
-_MOST_LISTED = 24
+_MAX_LISTED = 24
 _PLAIN: Mapping[type[inspect.Type], tuple[Any, str]] = {
     inspect.BoolType: (bool, "true or false"),
     inspect.IntType: (int, "an integer"),
@@ -225,7 +225,7 @@ def _has_type(value: Any, plain: Any) -> bool:
 
 
 def _suggestion(given: Any, known: Collection[str]) -> str:
-    listed = f"; known are {', '.join(known)}" if len(known) <= _MOST_LISTED else ""
+    listed = f"; known are {', '.join(known)}" if len(known) <= _MAX_LISTED else ""
     return _did_you_mean(str(given), known) or listed
 
 

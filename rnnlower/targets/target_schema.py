@@ -13,7 +13,7 @@ from rnnlower.targets.format import TargetFile
 
 _COMMENT = 31
 """The column of comments."""
-_MOST_LISTED = 8
+_MAX_LISTED = 8
 _SOURCE = '# source = "..."'
 
 
@@ -74,7 +74,7 @@ def _row(field: inspect.Field, due: bool) -> str:
     told = field.type.extra_json_schema
     inner = _innermost(field.type, words=True)
     known = inner.extra["known"] if isinstance(inner, inspect.Metadata) and inner.extra else ()
-    is_listed = len(known) <= _MOST_LISTED and any(word not in told["description"] for word in known)
+    is_listed = len(known) <= _MAX_LISTED and any(word not in told["description"] for word in known)
     listed = f" ({', '.join(known)})" if is_listed else ""
     row = f"{'' if due else '# '}{field.name} = {toml_value(told['examples'][0])}"
     return f"{row:{_COMMENT}} # {told['description']}{listed}"

@@ -18,7 +18,7 @@ from rnnlower.timeflow.tracks import CoupledError, Sample, Scores, Track
 
 _EXAMPLE = 1024
 """The least number of frames for which a mask of a dynamic length is computed."""
-_MOST = 8192
+_MAX_FRAMES = 8192
 """The largest number of such frames: a mask has their square."""
 _HIDDEN = -1e8
 """The largest number that a mask puts in the place of a score, or adds to it."""
@@ -113,7 +113,7 @@ def _content(flow: Flow, value: ir.Value, track: Track) -> Array:
         examples = [flow.whole.constant(value)]
     else:
         frames = max(_EXAMPLE, 4 * track.chunk)
-        if frames > _MOST:
+        if frames > _MAX_FRAMES:
             raise CoupledError(
                 f"has a mask, which is too large to be examined for chunks of {track.chunk} steps",
                 "choose a shorter chunk",

@@ -36,7 +36,7 @@ _CALLS = (1, 2, 7)
 _LONG = 50
 _PATTERNS, _FEWEST = 8, 2
 # Calls for one length: with sequences of thousands of steps, fewer sequences are enough.
-_MOST_CALLS = 10_000
+_MAX_CALLS = 10_000
 _LARGEST_CUT = 9
 
 
@@ -81,7 +81,7 @@ class ChunkProcedure(LengthProcedure):
 
     def default_count(self, maker: InputMaker, lengths: Lengths) -> int:
         """Return the number of sequences: one per pattern of magnitudes, or fewer if they are long."""
-        affordable = _MOST_CALLS * (self.stream.chunk or 1) // next(iter(lengths.values()))
+        affordable = _MAX_CALLS * (self.stream.chunk or 1) // next(iter(lengths.values()))
         return max(_FEWEST, min(maker.natural_trials, _PATTERNS, affordable))
 
     def run_candidate(self, runner: Runner, run: RunModel, finished: list[Trial]) -> Pairs:

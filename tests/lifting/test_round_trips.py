@@ -15,22 +15,22 @@ from support.lifting import judge_lift, random_liftable
 
 import rnnlower
 
-LEAST = {"scan": 0.97, "loop": 0.97, "unroll": 0.9}
+MIN_SHARE = {"scan": 0.97, "loop": 0.97, "unroll": 0.9}
 """The share that must come back of a few; `tests/lift_sweep.py` counts thousands."""
 
 
-@pytest.mark.parametrize("strategy", LEAST)
+@pytest.mark.parametrize("strategy", MIN_SHARE)
 def test_random_nodes_round_trip(strategy: str) -> None:
     rng = np.random.default_rng(0)
     outcomes = collections.Counter(judge_lift(random_liftable(rng), strategy, rng) for _ in range(30))
     left = {outcome: count for outcome, count in outcomes.items() if outcome[0] not in ("back", "refused")}
     assert not [outcome for outcome in left if not outcome[0].startswith("stays: ")], left
-    assert outcomes["back", ""] >= LEAST[strategy] * (30 - outcomes["refused", ""]), left
+    assert outcomes["back", ""] >= MIN_SHARE[strategy] * (30 - outcomes["refused", ""]), left
 
 
 @pytest.mark.parametrize("op_type", ["LSTM", "GRU", "RNN"])
 @pytest.mark.parametrize("direction", ["forward", "reverse"])
-@pytest.mark.parametrize("strategy", LEAST)
+@pytest.mark.parametrize("strategy", MIN_SHARE)
 def test_every_cell_round_trips_with_its_attributes(strategy: str, direction: str, op_type: str) -> None:
     config = Config(
         op_type=op_type, opset=17, seq_length=5, direction=direction, clip=3.0, B="initializer", Y_h="graph"
@@ -126,7 +126,7 @@ def test_both_directions_of_an_open_length_come_back_from_one_scan() -> None:
     assert judge_lift(config, "scan", np.random.default_rng(0))[0] == "back"
 
 
-@pytest.mark.parametrize("strategy", LEAST)
+@pytest.mark.parametrize("strategy", MIN_SHARE)
 def test_weights_stored_in_bfloat16_come_back(strategy: str) -> None:
     config = Config(op_type="GRU", opset=22, seq_length=4, dtype="bfloat16")
     inputs = config.make_inputs(np.random.default_rng(0))

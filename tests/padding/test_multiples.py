@@ -57,7 +57,7 @@ _MODELS = {
         "T // 2",
     ),
 }
-_MOST = 24
+_MAXIMUM = 24
 
 
 def _case(name: str) -> onnx.ModelProto:
@@ -81,18 +81,18 @@ def _metadata(padded: onnx.ModelProto) -> dict[str, dict[str, int]]:
 def test_the_valid_part_is_right_at_every_multiple(name: str, mask: bool) -> None:
     _, multiple, _, size = _MODELS[name]
     source = _case(name)
-    padded = rnnlower.pad(source, max={"T": _MOST}, mask=mask)
+    padded = rnnlower.pad(source, max={"T": _MAXIMUM}, mask=mask)
     told = _metadata(padded)
     assert (told["multiples"], told["least"]) == ({"T": multiple}, {"T": multiple})
     axis, valid = told["inputs"]["x"], told["outputs"]["z"]
     assert valid["size"] == size
     whole, fixed = session(source), session(padded)
-    for length in range(multiple, _MOST + 1, multiple):
+    for length in range(multiple, _MAXIMUM + 1, multiple):
         shape = [length if place == axis else size or 2 for place, size in enumerate(_shape(source))]
         x = np.random.default_rng(length).normal(size=shape).astype(np.float32)
         (expected,) = whole.run(None, {"x": x})
-        shape[axis] = _MOST - length
-        row = (np.arange(_MOST)[None] < length).astype(np.float32)
+        shape[axis] = _MAXIMUM - length
+        row = (np.arange(_MAXIMUM)[None] < length).astype(np.float32)
         for fill in (0, -300, float("nan")):
             feeds = {"x": np.concatenate([x, np.full(shape, fill, np.float32)], axis)}
             feeds |= {"mask": row} if mask else {"length": np.array([length])}
@@ -108,14 +108,14 @@ def _shape(model: onnx.ModelProto) -> list[int]:
 @pytest.mark.parametrize("name", _MODELS)
 def test_each_row_may_have_a_multiple_of_its_own(name: str) -> None:
     source = _case(name)
-    padded = rnnlower.pad(source, max={"T": _MOST}, per_row=True)
+    padded = rnnlower.pad(source, max={"T": _MAXIMUM}, per_row=True)
     assert _metadata(padded)["multiples"] == {"T": _MODELS[name][1]}
     assert rnnlower.verify(source, padded)
 
 
 def test_a_length_between_multiples_is_the_multiple_below() -> None:
-    padded = session(rnnlower.pad(_case("halved twice, with a mean"), max={"T": _MOST}))
-    x = np.random.default_rng(0).normal(size=(2, 4, _MOST)).astype(np.float32)
+    padded = session(rnnlower.pad(_case("halved twice, with a mean"), max={"T": _MAXIMUM}))
+    x = np.random.default_rng(0).normal(size=(2, 4, _MAXIMUM)).astype(np.float32)
     (of_8,), (of_11,) = (padded.run(None, {"x": x, "length": np.array([length])}) for length in (8, 11))
     np.testing.assert_array_equal(of_8[..., :8], of_11[..., :8])
 
@@ -152,7 +152,7 @@ def test_sizes_that_follow_from_data_tell_no_multiple(monkeypatch: pytest.Monkey
 
 def test_verify_finds_a_wrong_result_at_a_multiple() -> None:
     source = _case("halved twice, with a mean")
-    padded = rnnlower.pad(source, max={"T": _MOST})
+    padded = rnnlower.pad(source, max={"T": _MAXIMUM})
     for node in padded.graph.node:
         if node.op_type == "Less":
             node.op_type = "GreaterOrEqual"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from support.padded_models import MOST
+from support.padded_models import MAXIMUM
 from support.sessions import session
 
 import rnnlower
@@ -34,16 +34,16 @@ def model(text: str) -> onnx.ModelProto:
 )
 def test_an_open_size_is_no_example(text: str) -> None:
     source = model(text)
-    padded = session(rnnlower.pad(source, max={"T": MOST}))
+    padded = session(rnnlower.pad(source, max={"T": MAXIMUM}))
     whole, rng = session(source), np.random.default_rng(0)
-    for length, width in ((3, 2), (6, 3), (MOST, 5)):
+    for length, width in ((3, 2), (6, 3), (MAXIMUM, 5)):
         named = {"T": length, "W": width, "N": 2}
         feeds = {
             each.name: rng.normal(size=[named.get(dim, dim) for dim in each.shape]).astype(np.float32)
             for each in whole.get_inputs()
         }
         axis = next(each.shape for each in whole.get_inputs() if each.name == "x").index("T")
-        more = [(0, MOST - length if place == axis else 0) for place in range(feeds["x"].ndim)]
+        more = [(0, MAXIMUM - length if place == axis else 0) for place in range(feeds["x"].ndim)]
         x = np.pad(feeds["x"], more, constant_values=np.nan)
         found = padded.run(None, {**feeds, "x": x, "length": np.array([length])})
         for wanted, got in zip(whole.run(None, feeds), found, strict=True):
@@ -62,7 +62,7 @@ def test_an_open_size_is_no_example(text: str) -> None:
 )
 def test_a_length_with_another_open_size_is_refused(text: str) -> None:
     with pytest.raises(rnnlower.UnsupportedModelError, match="another open size"):
-        rnnlower.pad(model(text), max={"T": MOST})
+        rnnlower.pad(model(text), max={"T": MAXIMUM})
 
 
 @pytest.mark.parametrize("rows", ["B", "2"])
@@ -74,8 +74,8 @@ def test_rows_are_not_folded_with_an_open_size(rows: str) -> None:
         "y = Reshape (x, j) z = ReduceSum <keepdims = 0> (y, a) }"
     )
     with pytest.raises(rnnlower.UnsupportedModelError, match=r"Reshape .* give the other open sizes numbers"):
-        rnnlower.pad(source, max={"T": MOST}, per_row=True)
-    padded = rnnlower.pad(source, max={"T": MOST}, per_row=True, dims={"S": 3})
+        rnnlower.pad(source, max={"T": MAXIMUM}, per_row=True)
+    padded = rnnlower.pad(source, max={"T": MAXIMUM}, per_row=True, dims={"S": 3})
     assert rnnlower.verify(source, padded, trials=1)
 
 
@@ -89,6 +89,6 @@ def test_rows_are_not_folded_with_an_open_size(rows: str) -> None:
 def test_of_two_lengths_of_one_value_each_can_be_padded_alone(head: str) -> None:
     """So are the weights of attention, an output of many translators."""
     with pytest.raises(UnsupportedModelError, match=r"or pad one length alone \(a single max=\)"):
-        rnnlower.pad(model(head), max={"T": MOST, "S": MOST})
-    rnnlower.pad(model(head), max={"T": MOST})
-    rnnlower.pad(model(head), max={"S": MOST})
+        rnnlower.pad(model(head), max={"T": MAXIMUM, "S": MAXIMUM})
+    rnnlower.pad(model(head), max={"T": MAXIMUM})
+    rnnlower.pad(model(head), max={"S": MAXIMUM})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx
 import pytest
-from support.padded_models import MOST, loop, scan, with_weights
+from support.padded_models import MAXIMUM, loop, scan, with_weights
 
 import rnnlower
 
@@ -83,7 +83,7 @@ def test_a_body_is_refused_by_name(name: str) -> None:
         f"main (float[T, {rows}, 3] x) => (float state) {{ {nodes} }}"
     )
     with pytest.raises(rnnlower.UnsupportedModelError, match=reason) as caught:
-        rnnlower.pad(source, max={"T": MOST}, per_row=name in PER_ROW)
+        rnnlower.pad(source, max={"T": MAXIMUM}, per_row=name in PER_ROW)
     assert caught.value.remedy
 
 
@@ -93,7 +93,7 @@ def test_rows_of_a_static_batch_are_those_of_its_states() -> None:
         '<ir_version: 10, opset_import: ["" : 18]> main (float[T, 2, 3] x) => (float[2, 3] state) '
         f"{{ {scan().replace('h0 = Expand (s, row)', 'h0 = ConstantOfShape (row)').replace('B', '2')} }}"
     )
-    assert rnnlower.verify(source, rnnlower.pad(source, max={"T": MOST}, per_row=True))
+    assert rnnlower.verify(source, rnnlower.pad(source, max={"T": MAXIMUM}, per_row=True))
 
 
 def test_names_of_sizes_in_bodies_are_not_trusted() -> None:

@@ -10,8 +10,8 @@ import onnx
 import pytest
 from support.padded_models import (
     LSTM_BOTH,
+    MAXIMUM,
     MODELS,
-    MOST,
     RELATIVE_SHIFT,
     difference,
     padded_case,
@@ -26,7 +26,7 @@ import rnnlower
 @pytest.mark.parametrize("name", MODELS)
 def test_the_valid_part_is_right_at_every_length(name: str, mask: bool) -> None:
     source = padded_case(name)
-    padded = rnnlower.pad(source, max={"T": MOST}, mask=mask)
+    padded = rnnlower.pad(source, max={"T": MAXIMUM}, mask=mask)
     assert "T" not in str([value.type for value in padded.graph.input])
     assert difference(source, padded, 0.0, 5.0, -300.0, float("nan")) < 2e-6
 
@@ -73,7 +73,7 @@ ONE_ROW = (
 @pytest.mark.parametrize("name", [name for name in MODELS if name not in (*NOT_PER_ROW, *ONE_ROW)])
 def test_each_row_may_have_a_length_of_its_own(name: str, mask: bool) -> None:
     source = padded_case(name, batch="B")
-    padded = rnnlower.pad(source, max={"T": MOST}, mask=mask, per_row=True)
+    padded = rnnlower.pad(source, max={"T": MAXIMUM}, mask=mask, per_row=True)
     assert padded.graph.input[-1].type.tensor_type.shape.dim[0].dim_param == "B"
     assert rnnlower.verify(source, padded, trials=1)
 
@@ -81,7 +81,7 @@ def test_each_row_may_have_a_length_of_its_own(name: str, mask: bool) -> None:
 @pytest.mark.parametrize("name", NOT_PER_ROW)
 def test_a_node_that_joins_rows_is_refused_by_name(name: str) -> None:
     with pytest.raises(rnnlower.UnsupportedModelError, match=NOT_PER_ROW[name]):
-        rnnlower.pad(padded_case(name, batch="B"), max={"T": MOST}, per_row=True)
+        rnnlower.pad(padded_case(name, batch="B"), max={"T": MAXIMUM}, per_row=True)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_an_operator_over_the_axis_of_rows_is_refused(nodes: str) -> None:
     )
     source.graph.output[0].type.tensor_type.ClearField("shape")
     with pytest.raises(rnnlower.UnsupportedModelError, match="combines rows"):
-        rnnlower.pad(source, max={"T": MOST}, per_row=True)
+        rnnlower.pad(source, max={"T": MAXIMUM}, per_row=True)
 
 
 @pytest.mark.parametrize("read", ["a3", "a2", "a1"])
@@ -110,7 +110,7 @@ def test_what_else_reads_scores_that_are_shifted_is_refused(read: str) -> None:
         f"{{ {shift} u = ReduceMax <axes = [0, 1]> ({read}) z = Add (n1, u) }}"
     )
     with pytest.raises(rnnlower.UnsupportedModelError, match="folds time after another axis"):
-        rnnlower.pad(source, max={"T": MOST})
+        rnnlower.pad(source, max={"T": MAXIMUM})
 
 
 def test_a_shift_that_loses_its_last_row_is_refused() -> None:
@@ -120,7 +120,7 @@ def test_a_shift_that_loses_its_last_row_is_refused() -> None:
         f'<ir_version: 8, opset_import: ["" : 17]> main (float[T, 1, 3] x) => (float[T, 3] z) {{ {shift} }}'
     )
     with pytest.raises(rnnlower.UnsupportedModelError, match="folds time after another axis"):
-        rnnlower.pad(source, max={"T": MOST})
+        rnnlower.pad(source, max={"T": MAXIMUM})
 
 
 def test_an_output_length_may_be_rounded_down() -> None:
@@ -149,24 +149,24 @@ def test_verify_knows_the_padding(name: str) -> None:
 
 
 def test_a_static_source_is_taken_with_its_axis() -> None:
-    source = padded_case("bidirectional", str(MOST))
-    padded = rnnlower.pad(source, max={"T": MOST}, time_axes={"x": 0})
+    source = padded_case("bidirectional", str(MAXIMUM))
+    padded = rnnlower.pad(source, max={"T": MAXIMUM}, time_axes={"x": 0})
     assert difference(padded_case("bidirectional"), padded, 7.0) < 2e-6
     assert rnnlower.verify(source, padded)
 
 
 def test_a_static_length_is_not_folded() -> None:
-    source = padded_case("mean by hand", str(MOST), "B")
-    padded = rnnlower.pad(source, max={"T": MOST}, time_axes={"x": 0}, dims={"B": 1})
+    source = padded_case("mean by hand", str(MAXIMUM), "B")
+    padded = rnnlower.pad(source, max={"T": MAXIMUM}, time_axes={"x": 0}, dims={"B": 1})
     assert rnnlower.verify(source, padded)
 
 
 @pytest.mark.parametrize("sizes", [{"input_shapes": {"x": [12, 1, 3]}}, {"dims": {"T": 12}}])
 def test_a_time_axis_of_a_size_that_is_given_is_refused(sizes: dict[str, Any]) -> None:
     """The size would be folded into the model, and the maximum would be a length that it does not expect."""
-    source = padded_case("mean by hand", str(MOST), "1")
+    source = padded_case("mean by hand", str(MAXIMUM), "1")
     with pytest.raises(rnnlower.OptionError, match=r"no input has a dimension 'T'.*do not fix its size"):
-        rnnlower.pad(source, max={"T": MOST}, time_axes={"x": 0}, **sizes)
+        rnnlower.pad(source, max={"T": MAXIMUM}, time_axes={"x": 0}, **sizes)
 
 
 def test_a_static_length_in_a_shape_is_refused() -> None:
@@ -176,7 +176,7 @@ def test_a_static_length_in_a_shape_is_refused() -> None:
         "r = Reshape (t, n) z = MatMul (r, P) }"
     )
     with pytest.raises(rnnlower.UnsupportedModelError, match="a fixed number of steps, 13"):
-        rnnlower.pad(source, max={"T": MOST}, time_axes={"x": 0})
+        rnnlower.pad(source, max={"T": MAXIMUM}, time_axes={"x": 0})
 
 
 def test_a_source_of_one_length_cannot_be_verified() -> None:
@@ -184,7 +184,7 @@ def test_a_source_of_one_length_cannot_be_verified() -> None:
         '<ir_version: 8, opset_import: ["" : 17]> main (float[13, 1, 3] x) => (float[1, 3] z) '
         "{ i = Constant <value_int = 12> () z = Gather <axis = 0> (x, i) }"
     )
-    padded = rnnlower.pad(source, max={"T": MOST}, time_axes={"x": 0})
+    padded = rnnlower.pad(source, max={"T": MAXIMUM}, time_axes={"x": 0})
     with pytest.raises(rnnlower.UnverifiableError, match="only at its full length"):
         rnnlower.verify(source, padded)
 
@@ -215,7 +215,7 @@ def test_a_node_without_a_rule_is_refused_by_name(reason: str) -> None:
         f"{{ {REFUSED[reason]} }}"
     )
     with pytest.raises(rnnlower.UnsupportedModelError, match=reason) as caught:
-        rnnlower.pad(source, max={"T": MOST})
+        rnnlower.pad(source, max={"T": MAXIMUM})
     op_type, position = caught.value.node.split("_")
     assert source.graph.node[int(position)].op_type == op_type
     assert caught.value.remedy
@@ -235,9 +235,9 @@ def test_an_open_batch_that_time_is_folded_with_is_named(body: str) -> None:
         f'<ir_version: 8, opset_import: ["" : 17]> main (float[B, T, 3] x) => (float[1, 3] z) {{ {body} }}'
     )
     with pytest.raises(rnnlower.UnsupportedModelError) as caught:
-        rnnlower.pad(source, max={"T": MOST})
+        rnnlower.pad(source, max={"T": MAXIMUM})
     assert caught.value.remedy == 'give the other open sizes numbers: dims={"B": 1}'
-    assert rnnlower.verify(source, rnnlower.pad(source, max={"T": MOST}, dims={"B": 1}))
+    assert rnnlower.verify(source, rnnlower.pad(source, max={"T": MAXIMUM}, dims={"B": 1}))
 
 
 @pytest.mark.parametrize("mask", [False, True])
@@ -251,7 +251,7 @@ def test_layers_of_folded_rows_are_computed_on_all_axes(mask: bool, per_row: boo
         " f = Reshape (x, rows) g = Gemm (f, P) h = Relu (g) y = Reshape (h, shape)"
         " z = ReduceMean <axes = [1]> (y) }"
     )
-    assert rnnlower.verify(source, rnnlower.pad(source, max={"T": MOST}, mask=mask, per_row=per_row))
+    assert rnnlower.verify(source, rnnlower.pad(source, max={"T": MAXIMUM}, mask=mask, per_row=per_row))
 
 
 @pytest.mark.parametrize("opset", [7, 9])
@@ -262,7 +262,7 @@ def test_initializers_of_the_first_ir_versions_are_constants(opset: int) -> None
         " => (float[B, 1] z) <int64[2] flat = {-1, 1}> {"
         " s = ReduceSum <axes = [1, 2], keepdims = 1> (x) z = Reshape (s, flat) }"
     )
-    padded = rnnlower.pad(source, max={"T": MOST})
+    padded = rnnlower.pad(source, max={"T": MAXIMUM})
     assert [value.name for value in padded.graph.input] == ["x", "length"]
     assert rnnlower.verify(source, padded)
 
@@ -273,7 +273,7 @@ def test_time_behind_a_batch_is_refused() -> None:
         "{ s2 = Constant <value_ints = [-1, 3]> () r = Reshape (x, s2) z = ReduceMax <axes = [0]> (r) }"
     )
     with pytest.raises(rnnlower.UnsupportedModelError, match="folds time after another axis"):
-        rnnlower.pad(source, max={"T": MOST})
+        rnnlower.pad(source, max={"T": MAXIMUM})
 
 
 @pytest.mark.parametrize(
@@ -292,10 +292,10 @@ def test_invalid_maxima_are_refused(most: dict[str, int], words: str) -> None:
 def test_a_loop_becomes_a_recurrent_node_first() -> None:
     source = rnnlower.loop(padded_case("forward state"))
     assert "Loop" in {node.op_type for node in source.graph.node}
-    padded = rnnlower.pad(source, max={"T": MOST})
+    padded = rnnlower.pad(source, max={"T": MAXIMUM})
     assert "LSTM" in {node.op_type for node in padded.graph.node}
     assert rnnlower.verify(source, padded)
-    kept = rnnlower.pad(source, max={"T": MOST}, lift=False)
+    kept = rnnlower.pad(source, max={"T": MAXIMUM}, lift=False)
     assert "Loop" in {node.op_type for node in kept.graph.node}
     assert rnnlower.verify(source, kept)
 
@@ -308,14 +308,14 @@ def test_sequences_without_a_frame_are_below_the_least() -> None:
         "hop = Constant <value_int = 2> () r = Range (zero, m, hop) f = Gather <axis = 0> (x, r) "
         f"{LSTM_BOTH.replace('(x,', '(f,')} }}"
     )
-    padded = rnnlower.pad(source, max={"T": MOST})
+    padded = rnnlower.pad(source, max={"T": MAXIMUM})
     assert json.loads(padded.metadata_props[0].value)["least"] == {"T": 7}
     assert rnnlower.verify(source, padded)
 
 
 def test_shorter_sequences_than_a_number_of_steps_are_below_the_least() -> None:
     source = padded_case("largest three")
-    padded = rnnlower.pad(source, max={"T": MOST})
+    padded = rnnlower.pad(source, max={"T": MAXIMUM})
     assert json.loads(padded.metadata_props[0].value)["least"] == {"T": 3}
 
 
@@ -325,14 +325,14 @@ def test_sequences_that_leave_nothing_to_average_are_below_the_least() -> None:
         "n = Squeeze (s) m = Sub (n, two) r = Range (zeroth, m, two) y = Gather (x, r) "
         "z = ReduceMean <axes = [0], keepdims = 0> (y) }"
     )
-    padded = rnnlower.pad(source, max={"T": MOST})
+    padded = rnnlower.pad(source, max={"T": MAXIMUM})
     assert json.loads(padded.metadata_props[0].value)["least"] == {"T": 3}
     assert rnnlower.verify(source, padded)
 
 
 def test_an_old_model_is_converted_first() -> None:
     source = rnnlower.convert(padded_case("tagger"), opset=7)
-    padded = rnnlower.pad(source, max={"T": MOST})
+    padded = rnnlower.pad(source, max={"T": MAXIMUM})
     assert padded.opset_import[0].version == 9
     assert rnnlower.verify(source, padded)
 
@@ -342,11 +342,11 @@ def test_padded_positions_may_be_any_number() -> None:
         '<ir_version: 8, opset_import: ["" : 17]> main (int64[1, T] x) => (float[1, 3] z) '
         "{ y = Gather <axis = 0> (V, x) z = ReduceMean <axes = [1], keepdims = 0> (y) }"
     )
-    padded = rnnlower.pad(source, max={"T": MOST})
+    padded = rnnlower.pad(source, max={"T": MAXIMUM})
     x = np.array([[2, 0, 1]])
     (expected,) = session(source).run(None, {"x": x})
     for fill in (0, 99, -99):
-        whole = np.concatenate([x, np.full((1, MOST - 3), fill)], 1)
+        whole = np.concatenate([x, np.full((1, MAXIMUM - 3), fill)], 1)
         (found,) = session(padded).run(None, {"x": whole, "length": np.array([3])})
         np.testing.assert_allclose(found, expected, atol=1e-6)
 
@@ -359,7 +359,7 @@ def model(text: str) -> onnx.ModelProto:
 @pytest.mark.parametrize("mask", [False, True])
 def test_numbers_of_steps_as_outputs_keep_their_names(mask: bool) -> None:
     source = model("(float[T, N, 3] x) => (int64 n, int64[3] s, int64[3] s) { n = Size (x) s = Shape (x) }")
-    padded = rnnlower.pad(source, max={"T": MOST}, mask=mask)
+    padded = rnnlower.pad(source, max={"T": MAXIMUM}, mask=mask)
     assert [value.name for value in padded.graph.output] == ["n", "s", "s"]
     assert rnnlower.verify(source, padded)
 
@@ -371,7 +371,7 @@ def test_positions_that_all_follow_from_the_length_are_refused_as_an_output() ->
         "r = Range (zeroth, m, n) }"
     )
     with pytest.raises(rnnlower.UnsupportedModelError, match="output 'r' follows from the number of steps"):
-        rnnlower.pad(source, max={"T": MOST})
+        rnnlower.pad(source, max={"T": MAXIMUM})
 
 
 @pytest.mark.parametrize(
@@ -411,16 +411,16 @@ def test_a_part_of_another_input_begins_where_the_length_says(begin: str) -> Non
         f"b = {begin} e = Add (b, two) v = Slice (w, b, e, first) p = ReduceSum <keepdims = 0> (v, first) "
         "m = ReduceMean <keepdims = 0, axes = [0]> (x) z = Add (p, m) }"
     )
-    padded = rnnlower.pad(source, max={"T": MOST})
+    padded = rnnlower.pad(source, max={"T": MAXIMUM})
     assert rnnlower.verify(source, padded)
-    assert rnnlower.verify(source, rnnlower.pad(source, max={"T": MOST}, per_row=True))
+    assert rnnlower.verify(source, rnnlower.pad(source, max={"T": MAXIMUM}, per_row=True))
 
 
 @pytest.mark.parametrize("shape", ["T, N", "N, T"])
 @pytest.mark.parametrize("mask", [False, True])
 def test_embedded_rows_may_have_lengths_of_their_own(shape: str, mask: bool) -> None:
     source = model(f"(int64[{shape}] x) => (float[{shape}, 4] y) {{ y = Gather (P, x) }}")
-    assert rnnlower.verify(source, rnnlower.pad(source, max={"T": MOST}, mask=mask, per_row=True))
+    assert rnnlower.verify(source, rnnlower.pad(source, max={"T": MAXIMUM}, mask=mask, per_row=True))
 
 
 @pytest.mark.parametrize(
@@ -440,7 +440,7 @@ def test_heads_folded_into_rows_have_the_length_of_their_row(shape: str, nodes: 
         f"(float[T, N, 6] X) => (float[{shape}] y) <int64[3] sizes = {{0, -1, 3}}> "
         f"{{ x = Reshape (X, sizes) {nodes} }}"
     )
-    assert rnnlower.verify(source, rnnlower.pad(source, max={"T": MOST}, mask=mask, per_row=True))
+    assert rnnlower.verify(source, rnnlower.pad(source, max={"T": MAXIMUM}, mask=mask, per_row=True))
 
 
 def test_an_output_may_be_declared_by_the_length_where_its_size_is_another() -> None:
@@ -448,9 +448,9 @@ def test_an_output_may_be_declared_by_the_length_where_its_size_is_another() -> 
         "(float[T, 3] x, float[4] c, float[N] d) => (float[T, 3] y, int64[1, T] r, float[T] s) "
         "{ y = Softmax <axis = 0> (x) r = NonZero (c) s = Relu (d) }"
     )
-    padded = rnnlower.pad(source, max={"T": MOST})
+    padded = rnnlower.pad(source, max={"T": MAXIMUM})
     shapes = [[dim.dim_value for dim in value.type.tensor_type.shape.dim] for value in padded.graph.output]
-    assert shapes == [[MOST, 3], [1, 0], [0]]
+    assert shapes == [[MAXIMUM, 3], [1, 0], [0]]
 
 
 @pytest.mark.parametrize(
@@ -462,7 +462,7 @@ def test_an_output_may_be_declared_by_the_length_where_its_size_is_another() -> 
 )
 def test_verify_allows_for_rounding_and_features_of_single_rows(text: str) -> None:
     source = model(text)
-    assert rnnlower.verify(source, rnnlower.pad(source, max={"T": MOST}, per_row=True))
+    assert rnnlower.verify(source, rnnlower.pad(source, max={"T": MAXIMUM}, per_row=True))
 
 
 def test_an_if_of_known_condition_is_its_branch() -> None:
@@ -471,7 +471,7 @@ def test_an_if_of_known_condition_is_its_branch() -> None:
         "<then_branch = p () => (float[1, 1, 3] a) { a = ReduceMean <axes = [0]> (x) }, "
         "else_branch = q () => (float[1, 1, 3] b) { b = ReduceMax <axes = [0]> (x) }> }"
     )
-    padded = rnnlower.pad(source, max={"T": MOST})
+    padded = rnnlower.pad(source, max={"T": MAXIMUM})
     assert "If" not in {node.op_type for node in padded.graph.node}
     assert rnnlower.verify(source, padded)
 
@@ -483,15 +483,15 @@ def test_a_shape_that_callers_may_override_is_known_with_freeze() -> None:
     source = onnx.parser.parse_model(text)
     assert [tensor.name for tensor in source.graph.initializer] == ["shape"]
     with pytest.raises(rnnlower.UnsupportedModelError, match="freeze=True makes a constant of input 'shape'"):
-        rnnlower.pad(source, max={"T": MOST})
-    padded = rnnlower.pad(source, max={"T": MOST}, freeze=True)
+        rnnlower.pad(source, max={"T": MAXIMUM})
+    padded = rnnlower.pad(source, max={"T": MAXIMUM}, freeze=True)
     assert difference(source, padded, 5.0) == 0
 
 
 @pytest.mark.parametrize(
     ("key", "value", "words"),
     [
-        ("least", {"T": MOST + 1}, "the least length"),
+        ("least", {"T": MAXIMUM + 1}, "the least length"),
         ("lengths", {}, "different lengths"),
         ("inputs", {"q": 0}, "different inputs"),
         ("outputs", {"y": {"size": "T"}}, "no axis"),
@@ -504,7 +504,7 @@ def test_a_shape_that_callers_may_override_is_known_with_freeze() -> None:
 )
 def test_metadata_that_do_not_fit_are_told(key: str, value: object, words: str) -> None:
     source = model("(float[T, 3] x) => (float[T, 3] y) { y = Relu (x) }")
-    padded = rnnlower.pad(source, max={"T": MOST})
+    padded = rnnlower.pad(source, max={"T": MAXIMUM})
     told = json.loads(padded.metadata_props[0].value)
     padded.metadata_props[0].value = json.dumps(told | {key: value})
     try:
@@ -522,7 +522,7 @@ def test_rows_that_a_concat_joins_with_nothing() -> None:
         "(float[T, B, 3] x) => (float[T, B, 3] y) "
         "{ a = Concat <axis = 1> (x) b = Tanh (a) y = Concat <axis = 0> (b) }"
     )
-    assert rnnlower.verify(source, rnnlower.pad(source, max={"T": MOST}, per_row=True))
+    assert rnnlower.verify(source, rnnlower.pad(source, max={"T": MAXIMUM}, per_row=True))
 
 
 @pytest.mark.parametrize(
@@ -557,7 +557,7 @@ def test_positions_bound_the_length_unless_they_follow_from_it(last: str, least:
         f"t = {last} p = Concat <axis = 0> (zero1, t) s = Constant <value_ints = [1, 2]> () "
         "i = Reshape (p, s) z = GatherND (x, i) }"
     )
-    padded = rnnlower.pad(source, max={"T": MOST})
+    padded = rnnlower.pad(source, max={"T": MAXIMUM})
     told = json.loads(next(each.value for each in padded.metadata_props if each.key == "rnnlower.pad"))
     assert told["least"] == {"T": least}
     assert difference(source, padded, 0.0, np.nan) < 1e-6

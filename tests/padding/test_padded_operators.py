@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from support.padded_models import MODELS, MOST, difference, padded_case
+from support.padded_models import MAXIMUM, MODELS, difference, padded_case
 from support.padded_operators import OPERATORS, operator_case
 from support.sessions import session
 
@@ -42,7 +42,7 @@ def test_every_rule_has_a_case() -> None:
 @pytest.mark.parametrize("name", OPERATORS)
 def test_each_operator_is_right_at_every_length(name: str, mask: bool) -> None:
     source = operator_case(name)
-    padded = rnnlower.pad(source, max={"T": MOST}, mask=mask)
+    padded = rnnlower.pad(source, max={"T": MAXIMUM}, mask=mask)
     assert difference(source, padded, 0.0, 5.0, -300.0, float("nan")) < 2e-6
 
 
@@ -50,14 +50,14 @@ def test_each_operator_is_right_at_every_length(name: str, mask: bool) -> None:
 @pytest.mark.parametrize("name", [name for name in OPERATORS if name not in (*NOT_PER_ROW, *ONE_ROW)])
 def test_rows_of_different_lengths_are_right(name: str, mask: bool) -> None:
     source = operator_case(name, batch="B")
-    padded = rnnlower.pad(source, max={"T": MOST}, mask=mask, per_row=True)
+    padded = rnnlower.pad(source, max={"T": MAXIMUM}, mask=mask, per_row=True)
     assert rnnlower.verify(source, padded, trials=1)
 
 
 @pytest.mark.parametrize("name", NOT_PER_ROW)
 def test_operators_that_join_rows_are_refused(name: str) -> None:
     with pytest.raises(rnnlower.UnsupportedModelError, match=NOT_PER_ROW[name]):
-        rnnlower.pad(operator_case(name, batch="B"), max={"T": MOST}, per_row=True)
+        rnnlower.pad(operator_case(name, batch="B"), max={"T": MAXIMUM}, per_row=True)
 
 
 @pytest.mark.parametrize(
@@ -73,18 +73,20 @@ def test_operators_that_join_rows_are_refused(name: str) -> None:
 )
 def test_padding_is_no_divisor_and_no_position(interface: str, nodes: str) -> None:
     """Runtimes stop at a division by an integer zero, and at a position that the data does not have."""
-    constants = f"int64 twelve = {{12}}, float[{MOST}, 5] table = {{{', '.join(map(str, range(5 * MOST)))}}}"
+    constants = (
+        f"int64 twelve = {{12}}, float[{MAXIMUM}, 5] table = {{{', '.join(map(str, range(5 * MAXIMUM)))}}}"
+    )
     source = onnx.parser.parse_model(
         f'<ir_version: 10, opset_import: ["" : 23]> main ({interface}) <{constants}> {{ {nodes} }}'
     )
-    padded = rnnlower.pad(source, max={"T": MOST})
+    padded = rnnlower.pad(source, max={"T": MAXIMUM})
     whole, fixed = session(source), session(padded)
     shape = whole.get_inputs()[0].shape
-    for length in range(1, MOST + 1):
+    for length in range(1, MAXIMUM + 1):
         x = np.ones([length, *shape[1:]], np.int64)
         (expected,) = whole.run(None, {"x": x})
         for fill in (0, -1000, 1000):
-            padding = np.full([MOST - length, *shape[1:]], fill)
+            padding = np.full([MAXIMUM - length, *shape[1:]], fill)
             (actual,) = fixed.run(None, {"x": np.concatenate([x, padding]), "length": np.array([length])})
             assert (actual[:length] == expected).all()
 
@@ -97,5 +99,5 @@ def test_booleans_over_time(op_type: str, limit: float) -> None:
             b = Greater (x, limit) z = {op_type} <keepdims = 0> (b, first)
         }}
     """)
-    padded = rnnlower.pad(source, max={"T": MOST})
+    padded = rnnlower.pad(source, max={"T": MAXIMUM})
     assert difference(source, padded, -3.0, 3.0) == 0

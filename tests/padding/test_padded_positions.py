@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from support.padded_models import MOST, difference
+from support.padded_models import MAXIMUM, difference
 from support.sessions import session
 
 import rnnlower
@@ -53,7 +53,7 @@ def model(text: str) -> onnx.ModelProto:
 )
 def test_the_valid_steps_are_read_at_every_length(text: str, mask: bool) -> None:
     source = model(text)
-    padded = rnnlower.pad(source, max={"T": MOST}, mask=mask)
+    padded = rnnlower.pad(source, max={"T": MAXIMUM}, mask=mask)
     assert difference(source, padded, 0.0, 300.0, float("nan")) < 1e-6
 
 
@@ -67,17 +67,17 @@ def test_the_valid_steps_are_read_at_every_length(text: str, mask: bool) -> None
 )
 def test_padded_positions_and_lengths_may_be_any_number(text: str) -> None:
     source = model(text)
-    padded, whole = session(rnnlower.pad(source, max={"T": MOST})), session(source)
+    padded, whole = session(rnnlower.pad(source, max={"T": MAXIMUM})), session(source)
     kinds = {each.name: each for each in whole.get_inputs()}
     time = {name: each.shape.index("T") for name, each in kinds.items()}
-    for length in (1, 5, MOST):
+    for length in (1, 5, MAXIMUM):
         shapes = {name: [length if d == "T" else d for d in each.shape] for name, each in kinds.items()}
         dtype = np.int32 if "int32" in kinds["i"].type else np.int64
         feeds = {"x": np.ones(shapes["x"], np.float32), "i": np.ones(shapes["i"], dtype)}
         more = {
             name: np.pad(
                 each,
-                [(0, MOST - length if axis == time[name] else 0) for axis in range(each.ndim)],
+                [(0, MAXIMUM - length if axis == time[name] else 0) for axis in range(each.ndim)],
                 constant_values=99,
             )
             for name, each in feeds.items()

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from support.padded_models import padded_case
-from support.padding_page import MOST, ROOT, block, expected, page_model
+from support.padding_page import MAXIMUM, ROOT, block, expected, page_model
 
 import rnnlower
 
@@ -23,7 +23,7 @@ LINES = (ROOT / "docs" / "padding.md").read_text(encoding="utf-8").splitlines()
 def test_the_loop_in_python_is_right_at_every_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     source = page_model()
-    onnx.save(rnnlower.pad(source, max={"T": MOST}), "padded.onnx")
+    onnx.save(rnnlower.pad(source, max={"T": MAXIMUM}), "padded.onnx")
     page: dict[str, Any] = {}
     exec(block("python"), page)
     for x, y in expected(source).values():

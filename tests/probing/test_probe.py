@@ -382,7 +382,7 @@ def test_an_if_must_run_twice_and_with_a_cell_inside(
     monkeypatch.setattr(asking, "Attempts", one)
     monkeypatch.setattr(lowering_probes, "_REAL_SIZES", SIZES[:1])
     monkeypatch.setattr(lowering_probes, "_MANY_STEPS", (8, 2, 4, 8))
-    monkeypatch.setattr(choosing, "_MOST_UNROLLED", 6)
+    monkeypatch.setattr(choosing, "_MAX_UNROLLED", 6)
     claims = read_toml(Path(reading.__file__).parent / "data" / "tract.toml")
     tables = {name: claims[name] for name in ("title", "source", "opset", "dtypes", "ops")}
     with asking.Asker(find_engine("rnnlower-reference"), None, print) as asker:

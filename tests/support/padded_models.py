@@ -671,7 +671,7 @@ def with_weights(text: str) -> onnx.ModelProto:
     return model
 
 
-MOST = 13
+MAXIMUM = 13
 
 
 def difference(source: onnx.ModelProto, padded: onnx.ModelProto, *fills: float) -> float:
@@ -680,13 +680,13 @@ def difference(source: onnx.ModelProto, padded: onnx.ModelProto, *fills: float) 
     told, whole, fixed = json.loads(entry), session(source), session(padded)
     axis, found = told["inputs"]["x"], [0.0]
     (output,) = whole.get_outputs()
-    for length in range(told["least"]["T"], MOST + 1):
+    for length in range(told["least"]["T"], MAXIMUM + 1):
         shape = [size if isinstance(size, int) else length for size in whole.get_inputs()[0].shape]
         x = np.random.default_rng(length).normal(size=shape).astype(np.float32)
-        shape[axis] = MOST - length
+        shape[axis] = MAXIMUM - length
         given = {"length": np.array([length])}
         if told["form"] == "mask":
-            given = {"mask": (np.arange(MOST)[None] < length).astype(np.float32)}
+            given = {"mask": (np.arange(MAXIMUM)[None] < length).astype(np.float32)}
         (expected,) = whole.run(None, {"x": x})
         for fill in fills:
             padding = np.full(shape, fill, np.float32)

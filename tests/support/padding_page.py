@@ -23,7 +23,7 @@ from support.padded_models import LSTM_BOTH, with_weights
 from support.sessions import session
 
 ROOT = pathlib.Path(__file__).parents[2]
-MOST = 32
+MAXIMUM = 32
 _DRIVER = """
 import fs from "node:fs";
 import { createRequire } from "node:module";
@@ -59,7 +59,7 @@ def page_model() -> onnx.ModelProto:
 def expected(source: onnx.ModelProto) -> dict[int, tuple[np.ndarray, np.ndarray]]:
     """Return for each length an input and the source's output."""
     rng, whole, found = np.random.default_rng(0), session(source), {}
-    for steps in range(1, MOST + 1):
+    for steps in range(1, MAXIMUM + 1):
         x = rng.normal(size=(steps, 1, 3)).astype(np.float32)
         found[steps] = x, whole.run(None, {"x": x})[0]
     return found
@@ -70,10 +70,10 @@ def main() -> None:
     runs = expected(source)
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        onnx.save(rnnlower.pad(source, max={"T": MOST}), folder / "padded.onnx")
+        onnx.save(rnnlower.pad(source, max={"T": MAXIMUM}), folder / "padded.onnx")
         given = [{"x": x.ravel().tolist(), "steps": steps} for steps, (x, _) in runs.items()]
         (folder / "inputs.json").write_text(json.dumps(given), encoding="utf-8")
-        (folder / "loop.mjs").write_text(_DRIVER % (block("javascript"), MOST), encoding="utf-8")
+        (folder / "loop.mjs").write_text(_DRIVER % (block("javascript"), MAXIMUM), encoding="utf-8")
         command = ["node", *(str(folder / each) for each in ("loop.mjs", "padded.onnx", "inputs.json"))]
         node = os.environ["RNNLOWER_NODE"]
         done = subprocess.run(command, cwd=node, stdout=subprocess.PIPE, text=True, check=True)
@@ -82,7 +82,7 @@ def main() -> None:
         float(np.abs(np.array(one).reshape(y.shape) - y).max())
         for one, (_, y) in zip(found, runs.values(), strict=True)
     ]
-    print(f"the loop in JavaScript: lengths 1 to {MOST}, largest difference {max(differences):.1e}")
+    print(f"the loop in JavaScript: lengths 1 to {MAXIMUM}, largest difference {max(differences):.1e}")
     assert max(differences) < 1e-5
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rnnlower.lowering.emitter import Emitter
     from rnnlower.lowering.node_emitter import AttributeValue
 
-_MOST = (1 << 31) - 1
+_INT32_MAX = (1 << 31) - 1
 _PAD_MODES = ("reflect", "edge", "wrap")
 """The names used by the standard and by NumPy."""
 
@@ -107,7 +107,7 @@ def _pad_after_slice(
         return None
     (before, after), added = np.split(np.minimum(amounts, 0), 2), np.maximum(amounts, 0)
     cut = [int(axis) for axis in np.flatnonzero(before + after)]
-    ends = [int(after[axis]) or _MOST for axis in cut]
+    ends = [int(after[axis]) or _INT32_MAX for axis in cut]
     x = e.slice(x, [-int(before[axis]) for axis in cut], ends, cut)
     return e.op("Pad", x, e.integers(*added.tolist()), fill, mode=mode) if np.any(added) else x
 
@@ -131,7 +131,7 @@ def _slice_by_scan(e: Emitter, x: ir.Value, *bounds: ir.Value | None) -> ir.Valu
     if len(known) < 4 or len(known[0]) != 1:
         return None
     (start,), (end,), (axis,), (step,) = known
-    return _reverse_by_scan(e, x, axis) if (start, step) == (-1, -1) and end < -_MOST else None
+    return _reverse_by_scan(e, x, axis) if (start, step) == (-1, -1) and end < -_INT32_MAX else None
 
 
 def _reverse(

@@ -16,7 +16,7 @@ from rnnlower.verification.models import ParsedModel, RunModel, feedable_inputs,
 from rnnlower.verification.verdict.compare import is_inexact
 
 # In total, since trials hold them in addition to the model.
-_MOST_ELEMENTS = 2**26
+_MAX_ELEMENTS = 2**26
 _SIZE_AMONG_ZEROS = 0.5
 _SAMPLE = 1000
 
@@ -32,7 +32,7 @@ class Overrides:
         inputs = {value.name for value in candidate.graph.input}
         overridable = set(overridable_inputs(reference.proto))
         tensors = [tensor for tensor in reference.proto.graph.initializer if tensor.name in overridable]
-        room = _MOST_ELEMENTS
+        room = _MAX_ELEMENTS
         self._left: list[onnx.TensorProto] = []
         for tensor in tensors:
             size = math.prod(tensor.dims)

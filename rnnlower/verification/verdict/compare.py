@@ -55,7 +55,7 @@ _SMALL_FLOATS = {
 }
 _SCALE_FLOOR = 0.1
 _STEPS_OF_TABLE = 64
-_MOST_TURNED_AXES = 5
+_MAX_TURNED_AXES = 5
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ def _order_of_axes(
     name: str, reference: Array, candidate: Array, tolerance: Tolerance
 ) -> tuple[int, ...] | None:
     """Return the permutation of the reference's axes that matches the candidate, as converters transpose."""
-    if sorted(reference.shape) != sorted(candidate.shape) or reference.ndim > _MOST_TURNED_AXES:
+    if sorted(reference.shape) != sorted(candidate.shape) or reference.ndim > _MAX_TURNED_AXES:
         return None
     for order in itertools.permutations(range(reference.ndim)):
         turned = reference.transpose(order)

@@ -17,7 +17,7 @@ from rnnlower.verification.models import ParsedModel, RunModel
 from rnnlower.verification.verdict.compare import Tolerance, compare_values, is_inexact
 
 # More values than these are sampled evenly: they are all held in memory at once.
-_MOST_VALUES = 300
+_MAX_VALUES = 300
 
 
 def common_names(reference: ParsedModel, candidate: ParsedModel) -> list[str]:
@@ -33,7 +33,7 @@ def common_names(reference: ParsedModel, candidate: ParsedModel) -> list[str]:
         for name, node in _producers(reference.proto.graph).items()
         if name not in outputs and name in makers and _is_same(node, makers[name])
     ]
-    stride = -(-len(names) // _MOST_VALUES) or 1
+    stride = -(-len(names) // _MAX_VALUES) or 1
     return names[::stride]
 
 
