@@ -105,14 +105,15 @@ def _concat(flow: PadFlow, node: ir.Node) -> Axes:
     others = begin - sum(size.full for _, size in ends)
     valid = functools.reduce(operator.add, (size for _, size in ends)).affine(offset=others)
     if ends[-1][0] + ends[-1][1].full != begin or len(ends) > 1:
-        _close_gaps(flow, node, along, ends, valid)
+        if flow.rows is None:
+            _close_gaps(flow, node, along, ends, valid)
+        else:
+            _close_gaps_of_rows(flow, node, along, ends, axes | {along: valid})
     return axes | {along: valid}
 
 
 def _close_gaps(flow: PadFlow, node: ir.Node, axis: int, ends: list[tuple[int, Size]], valid: Size) -> None:
     """Gather the elements after each sequence from their positions in the padded one."""
-    if flow.rows is not None:
-        raise NoRuleError("puts something after the last step, which differs from row to row")
     emitter, old = flow.emitter_for(node), node.outputs[0]
     places = emitter.constant(np.arange(valid.full, dtype=np.int64))
     for begin, size in ends:
@@ -124,6 +125,29 @@ def _close_gaps(flow: PadFlow, node: ir.Node, axis: int, ends: list[tuple[int, S
     last = emitter.integers(valid.full - 1)
     places = emit_min(emitter, places, last)
     flow.replace(node, emitter.op("Gather", old, places, axis=axis), emitter)
+
+
+def _close_gaps_of_rows(
+    flow: PadFlow, node: ir.Node, axis: int, ends: list[tuple[int, Size]], axes: Axes
+) -> None:
+    """Move what follows each sequence in front of its padding, where each row has a length of its own.
+
+    Reversed, it is put in front of the sequence, whose padding comes last; both are reversed again.
+    """
+    emitter, value = flow.emitter_for(node), node.outputs[0]
+    shape = flow.shape(value)
+    for begin, size in reversed(ends):
+        end = begin + size.full
+        if behind := shape[axis] - end:
+            first = emitter.slice(value, [0], [end], [axis])
+            rest = emitter.op(
+                "Gather", value, emitter.integers(*range(shape[axis] - 1, end - 1, -1)), axis=axis
+            )
+            turned = flow.masks.reversed(emitter, first, axis, axes, size.affine(offset=begin), len(shape))
+            joined = emitter.op("Concat", rest, turned, axis=axis)
+            count = size.affine(offset=begin + behind)
+            value = flow.masks.reversed(emitter, joined, axis, axes, count, len(shape))
+    flow.replace(node, value, emitter)
 
 
 def _split(flow: PadFlow, node: ir.Node) -> list[Axes]:

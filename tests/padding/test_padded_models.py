@@ -39,7 +39,6 @@ NOT_PER_ROW = {
     "positions divided by the length": "where rows are not one axis",
     "quantized product": "rows",
     "norm over time": "rows",
-    "the second half in front": "differs from row to row",
     "weights that count down": "differ from row to row",
     "turned by positions": "differ from row to row",
     "positions that count down": "number of steps",

@@ -302,6 +302,16 @@ SEQUENCES: Mapping[str, tuple[str, str]] = {
         "float[U, 1, 3] z",
         "y = Concat <axis = 0> (x, c1, x) m = ReduceMean <axes = [0]> (y) z = Sub (y, m)",
     ),
+    "the first step in front and behind": (
+        "float[U, 1, 3] z",
+        "e = Constant <value_ints = [1]> () f = Slice (x, zero1, e, zero1) y = Concat <axis = 0> (f, x, f) "
+        "z = CumSum <reverse = 1> (y, zero)",
+    ),
+    "twice, with the first step between": (
+        "float[U, 1, 3] z",
+        "e = Constant <value_ints = [1]> () f = Slice (x, zero1, e, zero1) y = Concat <axis = 0> (x, f, x) "
+        "m = ReduceMean <axes = [0]> (y) z = Sub (y, m)",
+    ),
     "product with a vector": ("float[T, 1] z", "z = MatMul (x, s)"),
     "vector of steps": (
         "float[3] z",
