@@ -145,7 +145,7 @@ def _subtract_zero_point(name: str, zero: str, *, of_rows: bool) -> Iterable[Nod
 
 SMALL_FLOATS = {TensorProto.FLOAT16: "float16", TensorProto.BFLOAT16: "bfloat16"}
 # onnxruntime.transformers and onnxconverter_common raise smaller numbers to one of these.
-_MIN_OF_CONVERTERS = (2.0**-24, 2.0**-23)
+_CONVERTER_MINIMA = (2.0**-24, 2.0**-23)
 # Attributes by which a node states its output type.
 _TYPE_ATTRIBUTES = {"to", "dtype"}
 
@@ -184,7 +184,7 @@ def perturb(array: Array, kind: str, rng: np.random.Generator, largest: int | No
     if kind in SMALL_FLOATS.values():
         limits = ml_dtypes.finfo(kind)  # type: ignore[no-untyped-call]
         steps = np.maximum(
-            float(limits.eps) * finite, 2 * max(_MIN_OF_CONVERTERS) if kind == "float16" else 0.0
+            float(limits.eps) * finite, 2 * max(_CONVERTER_MINIMA) if kind == "float16" else 0.0
         )
     else:
         steps = np.full(array.shape, finite.max(initial=0.0) / (largest or np.iinfo(kind).max))
@@ -212,8 +212,8 @@ def round_like(
         with np.errstate(over="ignore"):
             others = [array.astype(kind).astype(array.dtype)]
         if kind == "float16":
-            tiny = (array != 0) & (np.abs(array) < max(_MIN_OF_CONVERTERS))
-            least = [np.copysign(np.array(size, array.dtype), array) for size in _MIN_OF_CONVERTERS]
+            tiny = (array != 0) & (np.abs(array) < max(_CONVERTER_MINIMA))
+            least = [np.copysign(np.array(size, array.dtype), array) for size in _CONVERTER_MINIMA]
             others += [np.where(tiny, each, array) for each in least]
         # The last that the candidate has is taken, itself before all.
         for other in (*others, array):

@@ -88,63 +88,56 @@ def test_positions_are_not_rounded() -> None:
     assert report.sqnr > 25
 
 
-def test_a_transposed_convolution_in_groups_stays_in_floats() -> None:
-    """onnxruntime's tool has too few scales for its bias, and would fail."""
+_SPLIT = {"halves": np.array([0, 2, 6], np.int64), "whole": np.array([0, 1, 12], np.int64)}
+_IN_FLOATS = {
+    # It has too few scales for the bias.
+    "a transposed convolution in groups": (
+        (
+            "parts = Reshape (scores, halves)",
+            "wide = ConvTranspose <group = 2, pads = [1, 1]> (parts, filters, shifts)",
+            "result = Reshape (wide, whole)",
+        ),
+        {"filters": (2, 2, 3), "shifts": (4,)},
+        {**_SPLIT, "whole": np.array([0, 1, 24], np.int64)},
+    ),
+    # It takes a row of its scales for one number.
+    "a norm over several axes": (
+        (
+            "parts = Reshape (scores, halves)",
+            "even = LayerNormalization <axis = -2> (parts, factors, shifts)",
+            "result = Reshape (even, whole)",
+        ),
+        {"factors": (2, 6), "shifts": (2, 6)},
+        _SPLIT,
+    ),
+    # It gives the rows the scales of the product's channels, and the result does not run.
+    "an embedding that is tied to a product": (
+        (
+            "sizes = Shape (scores)",
+            "steps = Gather (sizes, zero)",
+            "rows = Gather (table, steps)",
+            "given = Reshape (scores, flat)",
+            "sums = Add (given, rows)",
+            "products = Gemm <transB = 1> (sums, table)",
+            "result = Reshape (products, whole)",
+        ),
+        {"table": (400, 12)},
+        {
+            "zero": np.array([0], np.int64),
+            "flat": np.array([-1, 12], np.int64),
+            "whole": np.array([-1, 1, 400], np.int64),
+        },
+    ),
+}
+"""Nodes on which onnxruntime's tool fails: their lines, the shapes of their weights, and other constants."""
+
+
+@pytest.mark.parametrize("name", _IN_FLOATS)
+def test_what_the_tool_fails_on_stays_in_floats(name: str) -> None:
+    lines, shapes, constants = _IN_FLOATS[name]
     rng = np.random.default_rng(0)
-    constants = {
-        "filters": rng.normal(size=(2, 1, 3)).astype(np.float32),
-        "shifts": rng.normal(size=2).astype(np.float32),
-        "halves": np.array([0, 2, 6], np.int64),
-        "whole": np.array([0, 1, 12], np.int64),
-    }
-    lines = (
-        "parts = Reshape (scores, halves)",
-        "wide = ConvTranspose <group = 2, pads = [1, 1]> (parts, filters, shifts)",
-        "result = Reshape (wide, whole)",
-    )
-    source = surrounded(*lines, constants=constants, output="result")
-    report = rnnlower.quantize.with_report(source, calibration={"X": recordings(4, 40)}, verify=True)[1]
-    assert report.sqnr > 25
-
-
-def test_a_norm_over_several_axes_stays_in_floats() -> None:
-    """onnxruntime's tool takes a row of its scales for one number, and would fail."""
-    rng = np.random.default_rng(0)
-    constants = {
-        "factors": rng.uniform(1, 2, size=(2, 6)).astype(np.float32),
-        "shifts": rng.normal(size=(2, 6)).astype(np.float32),
-        "halves": np.array([0, 2, 6], np.int64),
-        "whole": np.array([0, 1, 12], np.int64),
-    }
-    lines = (
-        "parts = Reshape (scores, halves)",
-        "even = LayerNormalization <axis = -2> (parts, factors, shifts)",
-        "result = Reshape (even, whole)",
-    )
-    source = surrounded(*lines, constants=constants, output="result")
-    report = rnnlower.quantize.with_report(source, calibration={"X": recordings(4, 40)}, verify=True)[1]
-    assert report.sqnr > 25
-
-
-def test_an_embedding_that_is_tied_to_a_product_stays_in_floats() -> None:
-    """onnxruntime's tool gives its rows the scales of the product's channels, and the result does not run."""
-    rng = np.random.default_rng(0)
-    constants = {
-        "zero": np.array([0], np.int64),
-        "table": rng.normal(size=(400, 12)).astype(np.float32),
-        "flat": np.array([-1, 12], np.int64),
-        "whole": np.array([-1, 1, 400], np.int64),
-    }
-    lines = (
-        "sizes = Shape (scores)",
-        "steps = Gather (sizes, zero)",
-        "rows = Gather (table, steps)",
-        "given = Reshape (scores, flat)",
-        "sums = Add (given, rows)",
-        "products = Gemm <transB = 1> (sums, table)",
-        "result = Reshape (products, whole)",
-    )
-    source = surrounded(*lines, constants=constants, output="result")
+    weights = {each: rng.normal(size=shape).astype(np.float32) for each, shape in shapes.items()}
+    source = surrounded(*lines, constants=weights | constants, output="result")
     report = rnnlower.quantize.with_report(source, calibration={"X": recordings(4, 40)}, verify=True)[1]
     assert report.sqnr > 25
 
