@@ -100,6 +100,24 @@ def test_several_maxima_write_a_file_each(tagger: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "out.onnx").exists()
 
 
+def test_of_several_maxima_none_is_written_if_one_is_refused(tmp_path: Path) -> None:
+    source = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]> main (float[T, 2] x) => (float[T, 2] y) <
+            float[4, 2] positions = {1, 2, 3, 4, 5, 6, 7, 8},
+            int64[1] zero = {0}
+        > {
+            T = Shape <end = 1> (x)
+            first = Slice (positions, zero, T)
+            y = Add (x, first)
+        }"""
+    )
+    line = ("pad", save(source, tmp_path), "-o", tmp_path / "out.onnx", "--max")
+    rnnlower(*line, "T=3,5", code=3)
+    assert [*tmp_path.glob("out*")] == []
+    rnnlower(*line, "T=3,4")
+    assert len([*tmp_path.glob("out*")]) == 2
+
+
 def test_each_row_has_a_length(tmp_path: Path) -> None:
     source = save(padded_case("softmax", batch="B"), tmp_path)
     out = tmp_path / "out.onnx"

@@ -1,10 +1,11 @@
 """The commands that write a model: `rnnlower unroll`, `scan`, `loop`, `lower`, `lift`, `pad` and others.
 
-Their frame is the same: check, read, verify the result, write it, and report.
+Their frame is the same: check, read, change, verify the result, write it, and report.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import pathlib
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from rnnlower.opset import OpsetReport
     from rnnlower.passes.options import Options
     from rnnlower.passes.reports import RewritingReport
+    from rnnlower.reporting.content import ModelFacts
     from rnnlower.reporting.page import Section
     from rnnlower.verification import RuntimeTrial, VerificationResult
 
@@ -58,6 +60,32 @@ def _views_of(options: Options) -> Views:
         ConvertOptions: (content.conversion_sections, tables.print_conversion),
     }
     return of_others.get(type(options), (content.lowering_sections, tables.print_lowering))
+
+
+@dataclasses.dataclass
+class Change:
+    """What became of a model that a command has changed.
+
+    Attributes:
+        model: The result.
+        report: What was done.
+        facts: The source's facts, if a page of the report is wanted.
+        source_size: The source's size in bytes.
+        stage: The result beside its destination.
+        verification: The comparison of source and result, if it is wanted.
+    """
+
+    model: ir.Model
+    report: CommandReport
+    facts: ModelFacts | None
+    source_size: int
+    stage: Stage
+    verification: VerificationResult | None
+
+    @property
+    def equal(self) -> bool:
+        """Whether no comparison found a difference."""
+        return self.verification is None or bool(self.verification)
 
 
 @dataclasses.dataclass
@@ -118,17 +146,14 @@ class Rewriting:
                 known = f"the installed onnx knows {OPSETS.start} to {OPSETS.stop - 1}"
                 raise OptionError(f"the opset is {self.options.opset}; {known}")
 
-    def run(self) -> dict[str, Any]:
-        """Write the model, unless it differs from the source; return the result for JSON."""
+    def change(self, stages: contextlib.ExitStack) -> Change:
+        """Change the model; the result is written when the stages end, if it is accepted until then."""
         from rnnlower import api
-        from rnnlower.cli import tables
         from rnnlower.files.metadata import record_provenance
         from rnnlower.files.model_io import read_model, size_on_disk
         from rnnlower.graph.walk import op_types
-        from rnnlower.reporting.content import model_facts, result_section
+        from rnnlower.reporting.content import model_facts
 
-        sections, print_report = _views_of(self.options)
-        report: CommandReport
         with progress("reading", self.display.quiet, self._phases) as tell:
             model = read_model(self.source)
             size, self._op_types = size_on_disk(self.source, model), op_types(model)
@@ -137,14 +162,23 @@ class Rewriting:
         record_provenance(model.metadata_props, self.name, self.options, wanted=self.provenance)
         common.say_notes(report.notes, self.display.quiet)
         common.warn(report.warnings)
-        stage, verification = self._write(model, report)
-        if self.display.report is not None and facts is not None:
-            written = result_section(self.output, verification is None or bool(verification))
+        stage, verification = self._stage(model, report, stages)
+        return Change(model, report, facts, size, stage, verification)
+
+    def finish(self, change: Change) -> dict[str, Any]:
+        """Report the change; return the result for JSON, or end with the exit code if nothing was written."""
+        from rnnlower.cli import tables
+        from rnnlower.reporting.content import result_section
+
+        sections, print_report = _views_of(self.options)
+        report, verification = change.report, change.verification
+        if self.display.report is not None and change.facts is not None:
+            written = result_section(self.output, change.equal)
             common.report_page(
                 self.display.report,
                 f"rnnlower {self.name} {self.source.name}",
                 verification,
-                [facts.section, written, *sections(facts, model, report)],
+                [change.facts.section, written, *sections(change.facts, change.model, report)],
                 self._phases,
                 not self.display.in_words,
             )
@@ -152,12 +186,11 @@ class Rewriting:
             print_report(report, self.display.verbose)
             if verification is not None:
                 tables.print_verification(verification, verbose=self.display.verbose)
-        differs = verification is not None and not verification
-        if differs and report.rounds:
+        if not change.equal and report.rounds:
             common.say_notes([_ROUNDING], self.display.quiet)
         result = self._finished(report.to_dict(), verification)
-        wrote = f"rnnlower: wrote {self.output} ({_describe_size(stage)}; the source has {size:,})"
-        common.say(wrote, not self.display.in_words)
+        sizes = f"{_describe_size(change.stage)}; the source has {change.source_size:,}"
+        common.say(f"rnnlower: wrote {self.output} ({sizes})", not self.display.in_words)
         if report.caller is not None and self._caller is not None:
             with whole_file(self._caller) as part:
                 part.write_text(report.caller, encoding="utf-8")
@@ -180,17 +213,17 @@ class Rewriting:
         check_destination(path)
         return path
 
-    def _write(self, model: ir.Model, report: CommandReport) -> tuple[Stage, VerificationResult | None]:
-        """Write the model, unless the verification finds it different from the source."""
+    def _stage(
+        self, model: ir.Model, report: CommandReport, stages: contextlib.ExitStack
+    ) -> tuple[Stage, VerificationResult | None]:
+        """Write the model beside its destination, and compare it with the source."""
         from rnnlower.files.model_io import stage_model
         from rnnlower.graph.dynamic_sizes import options_for_sizes
         from rnnlower.graph.walk import op_types
 
         verification = None
-        with (
-            progress("writing", self.display.quiet, self._phases) as tell,
-            stage_model(model, self.output, self.external_data) as stage,
-        ):
+        with progress("writing", self.display.quiet, self._phases) as tell:
+            stage = stages.enter_context(stage_model(model, self.output, self.external_data))
             self._op_types -= {"Loop", "Scan"} - op_types(model)
             if self.comparison.verify:
                 reading = self.options.reading() | {"sets": report.sets}
@@ -209,8 +242,6 @@ class Rewriting:
                             forms.append(f"{sizes} fixes the sizes of the inputs, which some runtimes need")
                         error.advise("; ".join([*forms, "--on none writes the result without a run there"]))
                     raise
-            if verification is None or verification:
-                stage.accepted = True
         if verification is not None and verification.on is None:
             verification = dataclasses.replace(verification, on=self._absent)
         return stage, verification
@@ -280,15 +311,22 @@ def _rewriting(kind: type[Options], words: str) -> Callable[..., None]:
         provenance: bool = True,
         display: Display,
     ) -> None:
-        source = model.resolve()
-        # The result that takes the place of the source comes last: the others are made of the source, too.
-        buckets = sorted(_buckets(options, output, display), key=lambda each: each[1].resolve() == source)
-        results = []
-        for number, (each, path, shown) in enumerate(buckets):
-            if number and display.in_words:
-                print()
-            run = Rewriting(name, model, path, each, comparison, shown, external_data, provenance)
-            results.append(run.run())
+        runs = [
+            Rewriting(name, model, path, each, comparison, shown, external_data, provenance)
+            for each, path, shown in _buckets(options, output, display)
+        ]
+        with contextlib.ExitStack() as stages:
+            changes = [run.change(stages) for run in runs]
+            equal = all(change.equal for change in changes)
+            for change in changes:
+                change.stage.accepted = equal
+        results: list[dict[str, Any]] = []
+        for run, change in zip(runs, changes, strict=True):
+            # Of several models that were not written, the first that differs is the reason.
+            if equal or not change.equal:
+                if results and display.in_words:
+                    print()
+                results.append(run.finish(change))
         if display.json_:
             common.emit_result(results[0] if len(results) == 1 else {"buckets": results})
 
