@@ -164,18 +164,36 @@ def _dtype_name(type_: ir.TypeProtocol | None) -> str | None:
 
 
 def _limit_violations(limit: Limit, node: ir.Node, facts: Facts) -> Iterator[str]:
-    first, version = operand(node, 0), version_at(node.op_type, facts.opset)
-    dtype = None if first is None else _dtype_name(facts.type(first))
-    if limit.dtypes is not None and dtype is not None and dtype not in limit.dtypes:
-        yield f"its input has type {dtype}, not {' or '.join(limit.dtypes)}"
+    yield from _constant_violations(limit, node)
+    yield from _input_violations(limit, node, facts)
+    yield from _rank_violations(limit, node, facts)
+    yield from _attribute_violations(limit, node, facts)
+
+
+def _constant_violations(limit: Limit, node: ir.Node) -> Iterator[str]:
     for index in limit.constant:
         value = operand(node, index)
         if value is not None and constant_of(value) is None:
             yield f"its input {index} is not a constant"
+    read = {*limit.vector, *limit.ones, *limit.not_negative}
+    tensors = {index: constant_of(operand(node, index)) for index in read}
+    known = {index: tensor.numpy() for index, tensor in tensors.items() if tensor is not None}
     for index in limit.vector:
-        tensor = constant_of(operand(node, index))
-        if tensor is not None and len(tensor.shape) > 1:
-            yield f"its constant input {index} has {len(tensor.shape)} axes"
+        if index in known and known[index].ndim > 1:
+            yield f"its constant input {index} has {known[index].ndim} axes"
+    for index in limit.ones:
+        if index in known and np.any(known[index] != 1):
+            yield f"its constant input {index} is not 1"
+    for index in limit.not_negative:
+        if index in known and np.any(known[index] < 0):
+            yield f"its constant input {index} is negative"
+
+
+def _input_violations(limit: Limit, node: ir.Node, facts: Facts) -> Iterator[str]:
+    first, version = operand(node, 0), version_at(node.op_type, facts.opset)
+    dtype = None if first is None else _dtype_name(facts.type(first))
+    if limit.dtypes is not None and dtype is not None and dtype not in limit.dtypes:
+        yield f"its input has type {dtype}, not {' or '.join(limit.dtypes)}"
     for index in limit.not_vector:
         if len(facts.dims(operand(node, index)) or ()) == 1:
             yield f"its input {index} has one axis"
@@ -183,14 +201,12 @@ def _limit_violations(limit: Limit, node: ir.Node, facts: Facts) -> Iterator[str
         axis = node.attributes.get_int("axis", version.attributes["axis"].default)
         if any(dim != 1 for dim in (facts.dims(first) or ())[axis:][1:]):
             yield f"axes follow its attribute axis, {axis}"
-    for index in limit.ones:
-        tensor = constant_of(operand(node, index))
-        if tensor is not None and np.any(tensor.numpy() != 1):
-            yield f"its constant input {index} is not 1"
-    for index in limit.not_negative:
-        tensor = constant_of(operand(node, index))
-        if tensor is not None and np.any(tensor.numpy() < 0):
-            yield f"its constant input {index} is negative"
+    if op_type := find_repeating_op(first, limit.alone_behind, alone=True):
+        yield f"its input is what {op_type} repeats, and nothing else reads that"
+
+
+def _rank_violations(limit: Limit, node: ir.Node, facts: Facts) -> Iterator[str]:
+    first = operand(node, 0)
     dims = facts.dims(first)
     if limit.ranks and dims is not None and len(dims) not in limit.ranks:
         yield f"its input has rank {len(dims)}, not {' or '.join(map(str, limit.ranks))}"
@@ -200,10 +216,12 @@ def _limit_violations(limit: Limit, node: ir.Node, facts: Facts) -> Iterator[str
         shape = facts.dims(value) or value.shape
         if shape is not None and len(shape) > limit.max_rank:
             yield f"its {what} has rank {len(shape)}, above {limit.max_rank}"
+
+
+def _attribute_violations(limit: Limit, node: ir.Node, facts: Facts) -> Iterator[str]:
+    version = version_at(node.op_type, facts.opset)
     if limit.max_outputs is not None and len(node.outputs) > limit.max_outputs:
         yield f"it has {len(node.outputs)} outputs, more than {limit.max_outputs}"
-    if op_type := find_repeating_op(first, limit.alone_behind, alone=True):
-        yield f"its input is what {op_type} repeats, and nothing else reads that"
     for name, allowed in limit.attributes.items():
         known = version.attributes.get(name) if version is not None and allowed else None
         default = None if known is None else known.default

@@ -157,35 +157,11 @@ class NativeCheck:
         if 0 in (node.seq_length, node.batch_size):
             yield "empty", "no time steps or no rows"
         yield from _size_violations(rule, node, is_nested)
-        if op_type := find_repeating_op(node.inputs["X"], rule.not_behind):
-            yield "repeated", f"an X that {op_type} repeats"
         if rule.directions is not None and node.direction not in rule.directions:
             yield node.direction, f"direction {node.direction}"
-        for name in node.inputs:
-            if rule.inputs is not None and name not in ("X", "W", "R", *rule.inputs):
-                yield name, f"input {name}"
-        for name in rule.needs:
-            if name not in node.inputs and name not in node.outputs and name not in node.node.attributes:
-                yield name, f"no {name}"
-        for name in rule.not_empty:
-            if name in _empty_names(node):
-                yield name, f"an empty name for {name}"
-        if rule.most_inputs is not None and len(node.node.inputs) > rule.most_inputs:
-            yield "inputs", f"{len(node.node.inputs)} inputs written, empty ones included,"
         if not rule.nested and is_nested:
             yield "nested", "a place in a body"
-        given = (node.inputs.get(name) for name in node.state_names)
-        states = [state for state in given if state is not None and constant_of(state) is None]
-        if rule.two_states and len(states) > len({*states}):
-            yield "two_states", "one value as initial_h and initial_c"
-        if rule.one_reader and node.batch_size != 1 and _count_recurrent_readers(node.inputs["X"]) > 1:
-            yield "one_reader", "an X that another recurrent node reads"
-        for name in rule.constant:
-            if name in node.inputs and constant_of(node.inputs[name]) is None:
-                yield name, f"an input {name} that is not a constant"
-        for name in rule.fixed:
-            if name in node.inputs and origin(node.inputs[name]) == "runtime":
-                yield name, f"an input {name} that constants do not determine"
+        yield from _input_violations(rule, node)
         for name, allowed in rule.attributes.items():
             value = _effective_attribute(node, name)
             # An attribute that must be absent may not be written with its default either.
@@ -193,6 +169,34 @@ class NativeCheck:
             if (name in node.node.attributes) if not allowed else value not in taken:
                 yield name, f"attribute {name} = {value}"
         yield from _activation_violations(rule, node)
+
+
+def _input_violations(rule: RecurrentRule, node: ResolvedNode) -> Iterator[tuple[str, str]]:
+    if op_type := find_repeating_op(node.inputs["X"], rule.not_behind):
+        yield "repeated", f"an X that {op_type} repeats"
+    for name in node.inputs:
+        if rule.inputs is not None and name not in ("X", "W", "R", *rule.inputs):
+            yield name, f"input {name}"
+    for name in rule.needs:
+        if name not in node.inputs and name not in node.outputs and name not in node.node.attributes:
+            yield name, f"no {name}"
+    for name in rule.not_empty:
+        if name in _empty_names(node):
+            yield name, f"an empty name for {name}"
+    if rule.most_inputs is not None and len(node.node.inputs) > rule.most_inputs:
+        yield "inputs", f"{len(node.node.inputs)} inputs written, empty ones included,"
+    for name in rule.constant:
+        if name in node.inputs and constant_of(node.inputs[name]) is None:
+            yield name, f"an input {name} that is not a constant"
+    for name in rule.fixed:
+        if name in node.inputs and origin(node.inputs[name]) == "runtime":
+            yield name, f"an input {name} that constants do not determine"
+    if rule.one_reader and node.batch_size != 1 and _count_recurrent_readers(node.inputs["X"]) > 1:
+        yield "one_reader", "an X that another recurrent node reads"
+    given = (node.inputs.get(name) for name in node.state_names)
+    states = [state for state in given if state is not None and constant_of(state) is None]
+    if rule.two_states and len(states) > len({*states}):
+        yield "two_states", "one value as initial_h and initial_c"
 
 
 def _count_recurrent_readers(value: ir.Value) -> int:
