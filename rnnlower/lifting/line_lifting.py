@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -75,45 +75,16 @@ class LineLifter:
             return self._lift()
 
     def _lift(self) -> Lifted:
-        facts, e, graph, located = self._facts, self._e, self._graph, self._located
+        e, graph, located = self._e, self._graph, self._located
         if self._has_gaps:
             self._mask_last_step()
-        line, steps = self._line, self._line.steps
-        last = steps[-1].new
+        steps = self._line.steps
         own = {value: value.name for step in steps for value in (*step.new, *step.unmasked)}
         for value in own:
             self._read_after_views(value)
-        masks = [step.mask for step in steps]
-        is_masked = any(mask is not None for mask in masks) and all(
-            mask is None or facts.constant(mask) is not None for mask in masks
-        )
-        parts, lengths = [], {len(steps)} if not is_masked else set()
-        for place, W in line.cell.W.items():
-            leaves = [step.leaves[place] for step in steps]
-            series, tags = self._make_series(leaves, is_longer=is_masked)
-            if ancestors(series.outer) & own.keys():
-                raise NotLiftableError("the inputs of its steps depend on their results")
-            parts.append(make_input_part(facts, series, tags, W, None))
-            start, end = series.window or (0, (facts.shape(series.outer) or ())[series.axis] or 0)
-            lengths.add(end - start)
-        if len(lengths) > 1:
-            raise NotLiftableError("its inputs have different numbers of steps")
-        zero = e.constant(np.zeros((1, line.cell.hidden_size), e.dtype.numpy()))
-        states = [
-            State(zero if start is None else start, value, value, value)
-            for start, value in zip(line.starts, last, strict=True)
-        ]
-        evaluator = Evaluator(facts, Atoms(), {})
-        reverse = is_reversed(parts)
-        found = FoundCell(
-            line.cell, parts, states, line.tags, line.shape, last[0], evaluator, reverse, lengths.pop()
-        )
-        if self._has_gaps:
-            found = dataclasses.replace(found, taken=self._taken(masks))
-        elif any(mask is not None for mask in masks):
-            found = dataclasses.replace(found, lengths=self._lengths(masks, found))
+        found = self._find_cell(own)
         name = _common_prefix([step.new[0] for step in steps]) or located.name
-        emitted = emit_cell(e, facts, found, {}, name)
+        emitted = emit_cell(e, self._facts, found, {}, name)
         self._insert()
         self._replace_results(found, emitted, own)
         graph.extend(e.nodes)
@@ -121,6 +92,38 @@ class LineLifter:
         remove_orphans(out for node in e.everything if node.graph is not None for out in node.outputs)
         graph.sort()
         return Lifted(emitted, LiftedNode(located.name, located.path, "line"))
+
+    def _find_cell(self, own: Collection[ir.Value]) -> FoundCell:
+        """Return the cell of the steps with the sequences that they read; `own` are the steps' results."""
+        facts, line, steps = self._facts, self._line, self._line.steps
+        masks = [step.mask for step in steps]
+        has_masks = any(mask is not None for mask in masks)
+        is_longer = has_masks and all(mask is None or facts.constant(mask) is not None for mask in masks)
+        parts, lengths = [], set() if is_longer else {len(steps)}
+        for place, W in line.cell.W.items():
+            leaves = [step.leaves[place] for step in steps]
+            series, tags = self._make_series(leaves, is_longer=is_longer)
+            if not ancestors(series.outer).isdisjoint(own):
+                raise NotLiftableError("the inputs of its steps depend on their results")
+            parts.append(make_input_part(facts, series, tags, W, None))
+            start, end = series.window or (0, (facts.shape(series.outer) or ())[series.axis] or 0)
+            lengths.add(end - start)
+        if len(lengths) > 1:
+            raise NotLiftableError("its inputs have different numbers of steps")
+        zero = self._e.constant(np.zeros((1, line.cell.hidden_size), self._e.dtype.numpy()))
+        last = steps[-1].new
+        states = [
+            State(zero if start is None else start, value, value, value)
+            for start, value in zip(line.starts, last, strict=True)
+        ]
+        evaluator = Evaluator(facts, Atoms(), {})
+        reverse, (length,) = is_reversed(parts), lengths
+        found = FoundCell(
+            line.cell, parts, states, line.tags, line.shape, last[0], evaluator, reverse, length
+        )
+        if self._has_gaps:
+            return dataclasses.replace(found, taken=self._taken(masks))
+        return dataclasses.replace(found, lengths=self._lengths(masks, found)) if has_masks else found
 
     def _mask_last_step(self) -> None:
         """Give the last step the mask of its zeros: what keeps its state is gone if nothing reads it."""
@@ -312,9 +315,8 @@ class LineLifter:
 
     def _find_stacked(self, found: FoundCell, hidden: Sequence[ir.Value]) -> Iterator[Result]:
         """Yield the values in which H of all steps is stacked."""
-        line, inner = self._line, [look_through(h) for h in hidden]
         atoms = Atoms()
-        given = atoms.variables(line.shape, line.tags)
+        given = atoms.variables(self._line.shape, self._line.tags)
         evaluator = Evaluator(self._facts, atoms, dict.fromkeys(hidden, given))
         pending, seen = [hidden[0]], set[ir.Value]()
         while pending:
@@ -324,30 +326,37 @@ class LineLifter:
                 if producer_of(out, *VIEWS) is not None or (join is not None and out not in seen):
                     seen.add(out)
                     pending.append(out)
-                parts = [] if join is None else _flatten_concat(join)
-                # Steps after the end of all rows do not matter if a mask hides them, else they are zero.
-                padding = (found.steps or 0) - len(hidden)
-                rest, parts = parts[len(hidden) :], parts[: len(hidden)] if len(parts) == found.steps else []
-                if hidden[0] is not line.steps[0].new[0] and not all(map(self._facts.is_zero, rest)):
-                    continue
-                joined = [look_through(part) for part in parts]
-                orders = [inner, inner[::-1]] if not padding else [inner[::-1] if found.reverse else inner]
-                if joined not in orders:
-                    continue
-                forms = [evaluator.form(part) for part in parts]
-                axis = node.attributes.get_int("axis", 0) % len(forms[0].tags)
-                if any(form.tags != forms[0].tags or form.shape != forms[0].shape for form in forms):
-                    continue
-                tags, dims = list(forms[0].tags), self._facts.dims(parts[0]) or ()
-                features = max(
-                    at for at, tag in enumerate(tags) if not tag and forms[0].shape[at] == line.shape[-1]
-                )
-                is_first = all(dim == 1 for dim in dims[:axis])
-                if axis == features or (tags[axis] and not is_first):
-                    continue
-                tags[axis] = "T" + tags[axis]
-                reverse = joined[0] is not inner[0]
-                yield Result(out, 0, tuple(tags), forms[0].shape, reverse)
+                result = None if join is None else self._read_stack(join, found, hidden, evaluator)
+                if result is not None:
+                    yield result
+
+    def _read_stack(
+        self, join: ir.Node, found: FoundCell, hidden: Sequence[ir.Value], evaluator: Evaluator
+    ) -> Result | None:
+        """Return what a Concat is if it stacks H of all steps."""
+        line, inner, parts = self._line, [look_through(h) for h in hidden], _flatten_concat(join)
+        if len(parts) != found.steps:
+            return None
+        # Steps after the end of all rows do not matter if a mask hides them, else they are zero.
+        rest, parts = parts[len(hidden) :], parts[: len(hidden)]
+        if hidden[0] is not line.steps[0].new[0] and not all(map(self._facts.is_zero, rest)):
+            return None
+        joined = [look_through(part) for part in parts]
+        orders = [inner, inner[::-1]] if not rest else [inner[::-1] if found.reverse else inner]
+        if joined not in orders:
+            return None
+        forms = [evaluator.form(part) for part in parts]
+        axis = join.attributes.get_int("axis", 0) % len(forms[0].tags)
+        if any(form.tags != forms[0].tags or form.shape != forms[0].shape for form in forms):
+            return None
+        tags, dims = list(forms[0].tags), self._facts.dims(parts[0]) or ()
+        features = max(at for at, tag in enumerate(tags) if not tag and forms[0].shape[at] == line.shape[-1])
+        is_first = all(dim == 1 for dim in dims[:axis])
+        if axis == features or (tags[axis] and not is_first):
+            return None
+        tags[axis] = "T" + tags[axis]
+        reverse = joined[0] is not inner[0]
+        return Result(join.outputs[0], 0, tuple(tags), forms[0].shape, reverse)
 
 
 def _flatten_concat(node: ir.Node) -> list[ir.Value]:
