@@ -40,14 +40,14 @@ class Flag:
         form: Its names, and the placeholder of its value, if it takes one.
         help: Its description; if empty, the one in `HELP`.
         read: Converts its text to the value of the parameter.
-        least: The minimum.
+        minimum: The smallest value that it takes.
         repeatable: Its values are a list.
     """
 
     form: str
     help: str = ""
     read: Callable[[Any], Any] = lambda value: value
-    least: float | None = None
+    minimum: float | None = None
     repeatable: bool = False
 
     def parameter(self, key: str, default: Any, panel: str) -> inspect.Parameter:
@@ -60,7 +60,7 @@ class Flag:
             *names,
             metavar=value,
             help=text.replace("``None``:", "Default:").replace("``", ""),
-            min=self.least,
+            min=self.minimum,
             show_default=default not in (None, inspect.Parameter.empty),
             rich_help_panel=panel,
         )
@@ -124,7 +124,7 @@ _FLAGS: dict[str, dict[str, Flag]] = {
             "Time steps a call, or their duration at --rate; any: a different number in each call.",
             values.parse_chunk,
         ),
-        "rate": Flag("--rate HZ", least=0),
+        "rate": Flag("--rate HZ", minimum=0),
         "time_axes": _many(
             "--time-axis INPUT:AXIS",
             "The time axis of an input, if it does not follow from the recurrent nodes; repeatable.",
@@ -187,7 +187,9 @@ _FLAGS: dict[str, dict[str, Flag]] = {
             "Only unroll, scan, loop, adapt or lower; repeatable. adapt and lower: on a runtime that a "
             "target describes.",
         ),
-        "unroll_factors": _many("--unroll-factor K", "Also K time steps per iteration; repeatable.", least=1),
+        "unroll_factors": _many(
+            "--unroll-factor K", "Also K time steps per iteration; repeatable.", minimum=1
+        ),
         "quantize.strategy": Flag("--strategy auto|unroll|scan|loop"),
         "quantize.target": Flag("--target NAME|FILE", "The runtime that must run what is emitted."),
         "stream.strategy": Flag("--strategy FORM"),
@@ -195,8 +197,8 @@ _FLAGS: dict[str, dict[str, Flag]] = {
         "opset": Flag("--opset N"),
         "control_flow": Flag("--control-flow keep|unroll"),
         "nodes": _many("--node PATTERN", "Only nodes whose name matches (shell wildcards); repeatable."),
-        "steps": Flag("--steps N", least=1),
-        "unroll_factor": Flag("--unroll-factor K", least=1),
+        "steps": Flag("--steps N", minimum=1),
+        "unroll_factor": Flag("--unroll-factor K", minimum=1),
         "semantics": Flag("--semantics ort|spec"),
         "dequantize": Flag("--dequantize"),
         "assume_linear_before_reset": Flag("--assume-linear-before-reset"),
@@ -204,9 +206,9 @@ _FLAGS: dict[str, dict[str, Flag]] = {
         "gates": Flag("--gates MODE"),
     },
     MEASURING: {
-        "threads": Flag("--threads N", least=0),
-        "runs": Flag("--runs N", least=1),
-        "warmup": Flag("--warmup N", least=0),
+        "threads": Flag("--threads N", minimum=0),
+        "runs": Flag("--runs N", minimum=1),
+        "warmup": Flag("--warmup N", minimum=0),
         "bench.on": Flag(
             "--on ENGINE",
             f"Time the forms on this runtime: {_ENGINE}. Default: onnxruntime.",
@@ -223,10 +225,10 @@ _FLAGS: dict[str, dict[str, Flag]] = {
         ),
         "engine": Flag("--engine NAME", "Run both models on this engine: onnxruntime or rnnlower-reference."),
         "verify": Flag("--verify/--no-verify", "Run source and result and compare before writing."),
-        "trials": Flag("--trials N", "Sets of generated inputs.", least=1),
+        "trials": Flag("--trials N", "Sets of generated inputs.", minimum=1),
         "seed": Flag("--seed N", "Seed of the generated inputs. Default: 0."),
-        "atol": Flag("--atol A", "Absolute tolerance. Default: by type, or 0 with --rtol.", least=0),
-        "rtol": Flag("--rtol R", "Relative tolerance. Default: by type, or 0 with --atol.", least=0),
+        "atol": Flag("--atol A", "Absolute tolerance. Default: by type, or 0 with --rtol.", minimum=0),
+        "rtol": Flag("--rtol R", "Relative tolerance. Default: by type, or 0 with --atol.", minimum=0),
         "tolerance": Flag(
             "--tolerance TYPE", "Allow for a result that computes in float16, bfloat16, int8 or int16."
         ),

@@ -134,7 +134,7 @@ class PadMetadata:
             raise ValueError("its parts name different lengths")
         if self.inputs.keys() != self.symbols.keys():
             raise ValueError("its parts name different inputs")
-        if not all(1 <= self.least[name] <= most for name, most in self.max.items()):
+        if not all(1 <= self.least[name] <= maximum for name, maximum in self.max.items()):
             raise ValueError("the least length is not from 1 to the maximum")
         if not all(isinstance(each.get("axis"), int) and "size" in each for each in self.outputs.values()):
             raise ValueError("an output has no axis or no size")

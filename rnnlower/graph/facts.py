@@ -293,10 +293,10 @@ def trip_count(facts: Facts, node: ir.Node, simulate: bool = True) -> int | None
     """
     if node.op_type == "Scan":
         return _scan_trip_count(facts, node)
-    most = facts.constant(node.inputs[0])
-    if node.inputs[0] is not None and most is None:
+    trips = facts.constant(node.inputs[0])
+    if node.inputs[0] is not None and trips is None:
         return None
-    limit = None if most is None or not most.size else max(int(most.reshape(-1)[0]), 0)
+    limit = None if trips is None or not trips.size else max(int(trips.reshape(-1)[0]), 0)
     if len(node.inputs) > 1 and node.inputs[1] is not None:
         condition = facts.constant(node.inputs[1])
         if condition is None:

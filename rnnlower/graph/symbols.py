@@ -199,11 +199,11 @@ def _slice_shape(cuts: Sequence[AxisSlice], dims: Dims) -> Dims | None:
 
 def _clamp_position(place: Any, size: Any) -> Any:
     """Return `place` within an axis of a symbolic size; ``None`` if that depends on the size."""
-    least = _offset_from_symbol(size)
+    offset = _offset_from_symbol(size)
     if isinstance(place, int):
         if place >= np.iinfo(np.int32).max:
             return size
-        is_inside = least is not None and abs(place) <= least
+        is_inside = offset is not None and abs(place) <= offset
         return None if not is_inside else place if place >= 0 else combine_sizes(operator.add, size, place)
     if place == size or _offset_from_symbol(place) is None:
         return place if place == size else None

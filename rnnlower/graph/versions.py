@@ -65,15 +65,15 @@ class NodeForm:
 
 def misfit_of(form: NodeForm, version: Version) -> str:
     """Describe the misfit between a node and a version, unknown attributes aside; empty if there is none."""
-    for what, present, formals, (least, most) in (
+    for what, present, formals, (minimum, maximum) in (
         ("input", form.inputs, version.inputs, version.input_range),
         ("output", form.outputs, version.outputs, version.output_range),
     ):
         for position, formal in enumerate(formals):
             if formal.option == REQUIRED and not any(present[position : position + 1]):
                 return f"{what} {formal.name} is missing; it is required"
-        if not least <= len(present) <= most:
-            wanted = f"at least {least}" if len(present) < least else f"at most {most}"
+        if not minimum <= len(present) <= maximum:
+            wanted = f"at least {minimum}" if len(present) < minimum else f"at most {maximum}"
             return f"has {len(present)} {what}s, but needs {wanted}"
     given = dict(form.attributes)
     for name, attribute in version.attributes.items():

@@ -124,9 +124,9 @@ def _quotient(symbol: str, lengths: Array, table: Array, multiple: int, *, exact
         for factor in sorted(each for each in factors if each > 0):
             rests = table * divisor - factor * lengths
             least = int(rests[(table > 0) | exact].max(initial=rests[-1]))
-            most = int(rests.min()) + divisor - 1
-            if least <= most:
-                return _text(symbol, factor, min(max(least, 0), most), divisor)
+            largest = int(rests.min()) + divisor - 1
+            if least <= largest:
+                return _text(symbol, factor, min(max(least, 0), largest), divisor)
     return None
 
 

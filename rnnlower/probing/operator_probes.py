@@ -177,9 +177,9 @@ def probe_limits(
             if version in left:
                 left.remove(version)
     if "Split" in ops:
-        most = _largest_right(asker, "Split into {}", forms.split_question, _SPLITS)
-        if most < _SPLITS[-1]:
-            found["Split"]["max_outputs"] = most
+        largest = _largest_right(asker, "Split into {}", forms.split_question, _SPLITS)
+        if largest < _SPLITS[-1]:
+            found["Split"]["max_outputs"] = largest
     for op_type in forms.RANKED:
         if op_type in ops:
             ask = functools.partial(forms.rank_question, op_type)
@@ -237,12 +237,12 @@ def _versions(op_type: str) -> list[int]:
 
 def _largest_right(asker: Asker, words: str, make: Any, numbers: Sequence[int]) -> int:
     """Return the largest number up to which all are correct; the first is assumed to be."""
-    most = numbers[0]
+    largest = numbers[0]
     for number in numbers:
         if not asker.is_right(words.format(number), make, number):
             break
-        most = number
-    return most
+        largest = number
+    return largest
 
 
 def takes_dynamic_sizes(asker: Asker) -> bool:

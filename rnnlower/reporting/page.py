@@ -122,9 +122,9 @@ def escape(text: object) -> str:
     return html.escape(str(text))
 
 
-def shorten(text: str, most: int) -> str:
+def shorten(text: str, max_length: int) -> str:
     """Return the end of a text if it is too long."""
-    return text if len(text) <= most else f"...{text[3 - most :]}"
+    return text if len(text) <= max_length else f"...{text[3 - max_length :]}"
 
 
 def paragraphs(texts: Iterable[str]) -> str:

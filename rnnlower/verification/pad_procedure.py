@@ -60,14 +60,16 @@ class PadProcedure(LengthProcedure):
         graph = runner.candidate.proto.graph
         problems += axis_problems((*graph.input, *graph.output), self.padding.rows)
         for name, axis in self.padding.inputs.items():
-            most = self.padding.max[self.padding.symbols[name]]
+            maximum = self.padding.max[self.padding.symbols[name]]
             for model in (runner.reference, runner.candidate):
                 dims = next((dims_of(value) for value in model.proto.graph.input if value.name == name), None)
                 if dims is None:
                     continue
                 size = dims[axis] if 0 <= axis < len(dims) else 0
-                if isinstance(size, int) and (size < 1 or (model.role == "candidate" and size != most)):
-                    problems.append(f"input {name!r} of the {model.role} has no axis {axis} of {most} steps")
+                if isinstance(size, int) and (size < 1 or (model.role == "candidate" and size != maximum)):
+                    problems.append(
+                        f"input {name!r} of the {model.role} has no axis {axis} of {maximum} steps"
+                    )
         return problems, not problems
 
     def prepare_reference(self, reference: ParsedModel) -> ParsedModel:
@@ -93,8 +95,8 @@ class PadProcedure(LengthProcedure):
         """Run the reference on sequences of several lengths; repeat each trial for each kind of padding."""
         trials = super().run_reference(runner)
         graph = runner.reference.proto.graph
-        most = all(self._lengths_of(trial.feeds) == {**self.padding.max} for trial in trials)
-        if most and runner.options.given(graph, {}) is None:
+        are_longest = all(self._lengths_of(trial.feeds) == {**self.padding.max} for trial in trials)
+        if are_longest and runner.options.given(graph, {}) is None:
             raise UnverifiableError(
                 "the reference runs only at its full length: no shorter sequence can be compared",
                 remedy=f"export it with an open length, or write it unverified ({option('no-verify')})",
@@ -108,13 +110,14 @@ class PadProcedure(LengthProcedure):
     def choose_lengths(self, graph: onnx.GraphProto) -> list[Lengths]:
         """Return the least length, odd ones, a power of two and its neighbors, and the maximum."""
         columns = []
-        for number, (symbol, most) in enumerate(self.padding.max.items()):
-            least = self.padding.least[symbol]
-            power = 1 << max(most.bit_length() - 2, 1)
-            chosen = {least, least + 1, 3, 7, power - 1, power, power + 1, most - 1, most, most * 2 // 3 | 1}
+        for number, (symbol, maximum) in enumerate(self.padding.max.items()):
+            minimum = self.padding.least[symbol]
+            power = 1 << max(maximum.bit_length() - 2, 1)
+            odd = {3, 7, maximum * 2 // 3 | 1}
+            chosen = odd | {minimum, minimum + 1, power - 1, power, power + 1, maximum - 1, maximum}
             multiple = self.padding.multiples.get(symbol, 1)
             whole = {length - length % multiple for length in chosen}
-            column = sorted(length for length in whole if least <= length <= most)
+            column = sorted(length for length in whole if minimum <= length <= maximum)
             columns.append(column[number:] + column[:number])
         count = max(map(len, columns))
         every = [
@@ -159,9 +162,9 @@ class PadProcedure(LengthProcedure):
     def _lengths_of(self, feeds: Feeds) -> dict[str, int]:
         found: dict[str, int] = {}
         for name, symbol in self.padding.symbols.items():
-            length, most = feeds[name].shape[self.padding.inputs[name]], self.padding.max[symbol]
-            if not 0 < length <= most or found.setdefault(symbol, length) != length:
-                raise OptionError(f"input {name!r} has {length} steps; its length is from 1 to {most}")
+            length, maximum = feeds[name].shape[self.padding.inputs[name]], self.padding.max[symbol]
+            if not 0 < length <= maximum or found.setdefault(symbol, length) != length:
+                raise OptionError(f"input {name!r} has {length} steps; its length is from 1 to {maximum}")
         return found
 
     def _pad(self, trial: Trial, lengths: Mapping[str, int], rows: int) -> Feeds:
@@ -176,12 +179,12 @@ class PadProcedure(LengthProcedure):
             of_rows[symbol][trial.number // _PADDINGS % rows] = length
         for name, symbol in self.padding.symbols.items():
             axis, array = self.padding.inputs[name], feeds[name]
-            shape, most = [*array.shape], self.padding.max[symbol]
-            shape[axis] = most - array.shape[axis]
+            shape, maximum = [*array.shape], self.padding.max[symbol]
+            shape[axis] = maximum - array.shape[axis]
             whole = np.concatenate([array, _make_padding(array, shape, trial.number % _PADDINGS, rng)], axis)
             if rows > 1:
                 filling = _make_padding(array, whole.shape, trial.number % _PADDINGS, rng)
-                valid = np.arange(most) < of_rows[symbol][:, None]
+                valid = np.arange(maximum) < of_rows[symbol][:, None]
                 valid = valid if self.padding.rows[name] < axis else valid.T
                 valid = np.expand_dims(
                     valid, [i for i in range(whole.ndim) if i not in (axis, self.padding.rows[name])]

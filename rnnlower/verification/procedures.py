@@ -46,17 +46,19 @@ def report_reference_errors() -> Iterator[None]:
         raise UnverifiableError(problem) from error
 
 
-def _uses_of_both(runner: Runner, given: Mapping[str, Uses], most: Collection[int] = ()) -> dict[str, Uses]:
+def _uses_of_both(
+    runner: Runner, given: Mapping[str, Uses], whole_lengths: Collection[int] = ()
+) -> dict[str, Uses]:
     """Return how the reference uses its inputs, and which of them the candidate takes as lengths.
 
     Args:
-        most: The lengths of the reference's sequences, where the candidate's are longer.
+        whole_lengths: The lengths of the reference's sequences, where the candidate's are longer.
     """
     uses = dict(given)
     for name, other in runner.candidate_facts.uses.items():
         # A mask computed from lengths takes any values; a recurrent node none beyond the sequence.
         if other.lengths and name in uses and not uses[name].lengths:
-            uses[name] = dataclasses.replace(uses[name], lengths=[*other.lengths, *most])
+            uses[name] = dataclasses.replace(uses[name], lengths=[*other.lengths, *whole_lengths])
             runner.note(f"input {name!r} was given lengths only, as the candidate needs them")
     return uses
 

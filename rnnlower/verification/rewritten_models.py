@@ -213,8 +213,8 @@ def round_like(
             others = [array.astype(kind).astype(array.dtype)]
         if kind == "float16":
             tiny = (array != 0) & (np.abs(array) < max(_CONVERTER_MINIMA))
-            least = [np.copysign(np.array(size, array.dtype), array) for size in _CONVERTER_MINIMA]
-            others += [np.where(tiny, each, array) for each in least]
+            smallest = [np.copysign(np.array(size, array.dtype), array) for size in _CONVERTER_MINIMA]
+            others += [np.where(tiny, each, array) for each in smallest]
         # The last that the candidate has is taken, itself before all.
         for other in (*others, array):
             found = np.where(np.isin(np.abs(other), theirs[0]), other, found)

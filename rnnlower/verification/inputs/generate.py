@@ -175,8 +175,8 @@ class InputMaker:
             limits = [self.plan.size_of(d, turn.recipe) for d in use.indices]
             limit = min(size or _UNKNOWN_LIMIT for size in limits)
             backwards = dtype.kind == "i" and "place" in use.roles and (turn.round + turn.attempt) % 2
-            least = -limit if backwards else 0
-            return _with_compared(rng, rng.integers(least, limit, shape), use, least, limit).astype(dtype)
+            low = -limit if backwards else 0
+            return _with_compared(rng, rng.integers(low, limit, shape), use, low, limit).astype(dtype)
         if is_inexact(dtype):
             if "weight" in use.roles:
                 factor = _WEIGHT_FACTORS.get(turn.pattern, 0.4)
@@ -259,9 +259,9 @@ def _limit_to_role(values: Array, use: Uses) -> Array:
     return values
 
 
-def _with_compared(rng: np.random.Generator, drawn: Array, use: Uses, least: int, end: int) -> Array:
+def _with_compared(rng: np.random.Generator, drawn: Array, use: Uses, low: int, end: int) -> Array:
     """Return the numbers, half of them replaced by ones that the model compares with, if there are any."""
-    known = [value for value in _choices(use) if least <= value < end]
+    known = [value for value in _choices(use) if low <= value < end]
     return np.where(rng.random(drawn.shape) < 0.5, rng.choice(known, drawn.shape), drawn) if known else drawn
 
 
