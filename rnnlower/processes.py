@@ -85,17 +85,17 @@ class Child:
         Raises:
             ChildDiedError: The process ended before it answered, or the time was up.
         """
-        most = longest_call() if seconds is None else seconds
+        limit = longest_call() if seconds is None else seconds
         with self._lock:
             self.start()
             process = self._process
             assert process is not None
-            with killed_after(most, process.kill) as late:
+            with killed_after(limit, process.kill) as late:
                 try:
                     succeeded, answer = _exchange(process, (function, arguments))
                 except (EOFError, OSError, pickle.UnpicklingError) as error:
                     self.close()
-                    text = _how_it_ended(process.returncode, late.is_set(), most)
+                    text = _how_it_ended(process.returncode, late.is_set(), limit)
                     raise ChildDiedError(text, late.is_set()) from error
                 except BaseException:
                     # After a signal, the answer of the process would belong to no question any more.
