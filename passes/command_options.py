@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rnnlower.targets.choosing import Native
     from rnnlower.targets.vocabulary import Activations
 
-_LARGEST_HEADROOM = 2**15
+_MAX_HEADROOM = 2**15
 """Beyond it, 16 bits hold nothing of what was seen."""
 
 
@@ -220,8 +220,8 @@ class QuantizeOptions(RecordedOptions):
                 f"the scheme tflite has integers of its own, and the activations are {self.activations}",
                 remedy=f"leave out {wording.option('activations')}",
             )
-        if not (isinstance(self.headroom, Real) and 1 <= self.headroom <= _LARGEST_HEADROOM):
-            raise OptionError(f"the headroom is {self.headroom!r}; it must be from 1 to {_LARGEST_HEADROOM}")
+        if not (isinstance(self.headroom, Real) and 1 <= self.headroom <= _MAX_HEADROOM):
+            raise OptionError(f"the headroom is {self.headroom!r}; it must be from 1 to {_MAX_HEADROOM}")
 
 
 BENCH_STRATEGIES = ("adapt", "unroll", "scan", "loop", "lower")

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
-from rnnlower.arguments import LARGEST_LENGTH, dictionary, integer
+from rnnlower.arguments import MAX_LENGTH, dictionary, integer
 from rnnlower.errors import OptionError, UnsupportedModelError
 from rnnlower.files.metadata import PadMetadata
 from rnnlower.graph.inference import forget_inner_shapes
@@ -102,7 +102,7 @@ class PadLengthsPass(Pass):
         if not isinstance(self.maxima, Mapping) or not self.maxima:
             raise OptionError(f"{option('max')} is {self.maxima!r}; it must name a dimension and its maximum")
         for name, maximum in self.maxima.items():
-            integer(f"maximum of {name!r}", maximum, 2, LARGEST_LENGTH)
+            integer(f"maximum of {name!r}", maximum, 2, MAX_LENGTH)
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Pad the model.

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.arguments import LARGEST_LENGTH, dictionary, integer
+from rnnlower.arguments import MAX_LENGTH, dictionary, integer
 from rnnlower.errors import OptionError
 from rnnlower.files.metadata import StreamMetadata
 from rnnlower.graph.facts import Facts
@@ -35,7 +35,7 @@ from rnnlower.streaming.state_pairs import pair_states
 from rnnlower.timeflow.axes import SingleStepError, find_axes
 from rnnlower.wording import counted, option
 
-_FEWEST = 2
+_MIN_SLICES = 2
 """The fewest slices that are gathered at once."""
 
 
@@ -67,7 +67,7 @@ def gather_slices(model: ir.Model, facts: Facts) -> None:
     for node in list(model.graph):
         cut = [_match_slice(value, facts) for value in node.inputs] if node.op_type == "Concat" else []
         found = [each for each in cut if each is not None]
-        if len(cut) < _FEWEST or len(found) < len(cut):
+        if len(cut) < _MIN_SLICES or len(found) < len(cut):
             continue
         sources, axes, starts, ends, new_axes = zip(*found, strict=True)
         frames = [np.arange(*bounds) for bounds in zip(starts, ends, strict=True)]
@@ -150,7 +150,7 @@ class StreamPass(Pass):
         allow_delay: bool = False,
         states: Mapping[str, str] | None = None,
     ) -> None:
-        self._chunk = None if chunk is None else integer("chunk", chunk, 1, LARGEST_LENGTH)
+        self._chunk = None if chunk is None else integer("chunk", chunk, 1, MAX_LENGTH)
         self._time_axes = dictionary("time_axes", time_axes)
         self._allow_delay = allow_delay
         self._given = dictionary("states", states)

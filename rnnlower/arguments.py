@@ -10,7 +10,7 @@ from typing import Any
 
 from rnnlower.errors import OptionError
 
-LARGEST_LENGTH = 2**31 - 1
+MAX_LENGTH = 2**31 - 1
 """No sequence is longer."""
 
 MAX_STEPS = 200_000

@@ -91,7 +91,7 @@ def run_case(line: list[str], folder: pathlib.Path) -> tuple[str, str]:
     from rnnlower.verification.inputs import trials
 
     os.environ["RNNLOWER_ENGINE_SECONDS"] = str(SECONDS / 6)
-    trials.LONGEST_SEARCH = evaluator.LONGEST_LOOP = SECONDS / 6
+    trials.MAX_SEARCH_SECONDS = evaluator.MAX_LOOP_SECONDS = SECONDS / 6
     before = {path.name for path in folder.iterdir()}
     try:
         with warnings.catch_warnings(record=True):

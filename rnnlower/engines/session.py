@@ -31,7 +31,7 @@ _MISSING_KERNEL = (
     "Unsupported model IR version",
     "is not a registered function/op",
 )
-_LONGEST, _HEAD = 500, 100
+_MAX_LENGTH, _HEAD = 500, 100
 # Its message if a value inside the model has another shape than the model declares.
 RECORDED_SHAPE = "pre-allocated output OrtValues"
 _MAX_THREADS = 4
@@ -58,7 +58,7 @@ def brief(error: Exception) -> str:
     The cause is at the end, after every subgraph on the way and a position in onnxruntime's source.
     """
     text = str(error)
-    return text if len(text) <= _LONGEST else f"{text[:_HEAD]} ... {text[-(_LONGEST - _HEAD) :]}"
+    return text if len(text) <= _MAX_LENGTH else f"{text[:_HEAD]} ... {text[-(_MAX_LENGTH - _HEAD) :]}"
 
 
 class Session:

@@ -30,7 +30,7 @@ from rnnlower.graph.symbols import (
 )
 from rnnlower.graph.walk import default_opset
 
-_LARGEST = 1 << 26
+_MAX_ELEMENTS = 1 << 26
 """Largest total size in bytes of a node's inputs and outputs at which it is evaluated."""
 _KEEPS_ZEROS = VIEWS | {"Expand", "ReduceSum", "Slice", "Tile", "Transpose"}
 
@@ -43,7 +43,7 @@ class NodeFacts:
     """
 
     def __init__(
-        self, model: ir.Model, *, weights: bool = False, declared: bool = False, largest: int = _LARGEST
+        self, model: ir.Model, *, weights: bool = False, declared: bool = False, largest: int = _MAX_ELEMENTS
     ) -> None:
         self.model, self._largest = model, largest
         self._weights, self._declared = weights, declared

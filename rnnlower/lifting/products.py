@@ -24,7 +24,7 @@ from rnnlower.lifting.product_sums import (
     rename_axes,
 )
 
-_LARGEST_STEP = 150
+_MAX_STEP_OPERATORS = 150
 """The number of operators of a step up to which it is read recursively."""
 
 
@@ -42,8 +42,8 @@ class ProductReader:
     def __init__(
         self, facts: Facts, body: ir.Graph, states: Iterable[ir.Value], aliases: Mapping[ir.Value, ir.Value]
     ) -> None:
-        if sum(node.op_type != "Constant" for node in body) > _LARGEST_STEP:
-            raise NotLiftableError(f"its step has more than {_LARGEST_STEP} operators")
+        if sum(node.op_type != "Constant" for node in body) > _MAX_STEP_OPERATORS:
+            raise NotLiftableError(f"its step has more than {_MAX_STEP_OPERATORS} operators")
         self._facts, self.body, self._aliases = facts, body, aliases
         self._own = {out for node in body for out in node.outputs}
         self._states = frozenset(states)

@@ -23,7 +23,7 @@ from rnnlower.probing.asking import Question, question
 # Tried at the first of these opsets that has the operator in the form of the case.
 OPSETS = (13, 17, 18, 20, 21, 22, 23, 24, 25, 26)
 _MAX_CASES = 5
-_LARGEST_CASE = 20_000
+_MAX_CASE_ELEMENTS = 20_000
 
 
 @functools.cache
@@ -42,7 +42,7 @@ def node_cases() -> Mapping[str, Sequence[tuple[str, Any]]]:
             isinstance(array, np.ndarray | np.generic) and array.dtype.kind in "fiub" for array in arrays
         )
         size = sum(array.size for array in arrays) if plain else 0
-        if len(case.model.graph.node) == 1 and plain and 0 < size < _LARGEST_CASE and arrays:
+        if len(case.model.graph.node) == 1 and plain and 0 < size < _MAX_CASE_ELEMENTS and arrays:
             node = case.model.graph.node[0]
             if not node.domain and len(arrays[0].shape) <= 4:
                 floats = all(array.dtype in (np.float32, np.int64, np.bool_) for array in arrays)

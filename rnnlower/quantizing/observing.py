@@ -64,15 +64,15 @@ class Range:
         """Return the range halved as often as it still contains the range that was seen, unless that is 0."""
         half = self.scaled(0.5)
         inside = half.least <= seen.least and seen.largest <= half.largest and not seen.is_zero
-        return half.tightened(seen) if inside and half.largest > _SMALLEST else self
+        return half.tightened(seen) if inside and half.largest > _MIN_HALVED else self
 
 
 Ranges = dict[Role, Range]
 
-_SMALLEST = 2.0**-20
+_MIN_HALVED = 2.0**-20
 """Where halving ends: values may be very small."""
 
-_LARGEST = float(np.finfo(np.float32).max)
+_MAX_FLOAT = float(np.finfo(np.float32).max)
 
 COMPLEMENT = "1-"
 """The prefix of the role of 1 minus a gate; its range follows from the gate's."""
@@ -206,7 +206,7 @@ def read_ranges(paths: Iterable[pathlib.Path]) -> Ranges:
             for entry in json.loads(path.read_text(encoding="utf-8"))["ranges"]:
                 role = Role(entry["node"], entry["direction"], entry["role"])
                 found = Range(float(entry["min"]), float(entry["max"]))
-                if not -_LARGEST <= found.least <= found.largest <= _LARGEST:
+                if not -_MAX_FLOAT <= found.least <= found.largest <= _MAX_FLOAT:
                     raise ValueError(
                         f"{role.name!r} of node {role.node!r} is from {found.least} to {found.largest}"
                     )

@@ -23,7 +23,7 @@ from rnnlower.quantizing.observing import COMPLEMENT, FACTOR, Range
 from rnnlower.recurrent.parsing import parse_recurrent
 from rnnlower.targets.vocabulary import Activations
 
-LARGEST_WEIGHT = 127
+MAX_WEIGHT = 127
 """Weights are within +-127, so that the negative of each is one, too."""
 
 _BOUNDS: Mapping[str, Range] = {
@@ -128,11 +128,11 @@ class Scheme:
     def weight(self, array: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
         """Return a weight ``[inputs, outputs]`` as integers, and the scales: ``[outputs]`` or ``[]``."""
         largest = np.abs(array).max(initial=0.0, axis=None if self.per_tensor else 0)
-        scale = (largest / LARGEST_WEIGHT).astype(np.float32)
+        scale = (largest / MAX_WEIGHT).astype(np.float32)
         # Weights that are too small for a scale are 0.
-        scale = np.where(scale > 0, scale, np.float32(1.0 / LARGEST_WEIGHT))
+        scale = np.where(scale > 0, scale, np.float32(1.0 / MAX_WEIGHT))
         scale = _next_power_of_two(scale).astype(np.float32) if self.powers else scale
-        integers = np.clip(np.rint(array / scale), -LARGEST_WEIGHT, LARGEST_WEIGHT).astype(np.int8)
+        integers = np.clip(np.rint(array / scale), -MAX_WEIGHT, MAX_WEIGHT).astype(np.int8)
         return integers, scale
 
 

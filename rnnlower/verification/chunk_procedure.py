@@ -34,10 +34,10 @@ from rnnlower.verification.verdict.judging import Judge, Judged
 
 _CALLS = (1, 2, 7)
 _LONG = 50
-_PATTERNS, _FEWEST = 8, 2
+_PATTERNS, _MIN_TRIALS = 8, 2
 # Calls for one length: with sequences of thousands of steps, fewer sequences are enough.
 _MAX_CALLS = 10_000
-_LARGEST_CUT = 9
+_MAX_CUT = 9
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class ChunkProcedure(LengthProcedure):
     def default_count(self, maker: InputMaker, lengths: Lengths) -> int:
         """Return the number of sequences: one per pattern of magnitudes, or fewer if they are long."""
         affordable = _MAX_CALLS * (self.stream.chunk or 1) // next(iter(lengths.values()))
-        return max(_FEWEST, min(maker.natural_trials, _PATTERNS, affordable))
+        return max(_MIN_TRIALS, min(maker.natural_trials, _PATTERNS, affordable))
 
     def run_candidate(self, runner: Runner, run: RunModel, finished: list[Trial]) -> Pairs:
         """Yield the candidate's outputs joined over chunks, which is the form of the reference's."""
@@ -209,7 +209,7 @@ def _chunk_bounds(steps: int, chunk: int | None, number: int) -> list[int]:
     if number % 4 == 1:
         return [0, steps]
     rng = np.random.default_rng([steps, number])
-    cuts = np.cumsum(rng.integers(1, _LARGEST_CUT + 1, steps))
+    cuts = np.cumsum(rng.integers(1, _MAX_CUT + 1, steps))
     return [0, *(int(cut) for cut in cuts if cut < steps), steps]
 
 

@@ -45,7 +45,7 @@ def _stack(values: Sequence[Array], body: Any, index: int) -> Array:
 
 
 # Seconds after which a Loop is given up: it may never end.
-LONGEST_LOOP = 600.0
+MAX_LOOP_SECONDS = 600.0
 
 
 def read_names(nodes: Iterable[onnx.NodeProto]) -> Iterator[str]:
@@ -93,12 +93,14 @@ class Loop(_Body):
         keep_going = True if cond is None else bool(np.asarray(cond).item())
         limit = None if M is None else int(np.asarray(M).item())
         iteration = 0
-        deadline = time.monotonic() + LONGEST_LOOP
+        deadline = time.monotonic() + MAX_LOOP_SECONDS
         while keep_going and (limit is None or iteration < limit):
             inputs = [np.array(iteration, np.int64), np.array(keep_going), *state]
             condition, *outputs = self._iterate(context, inputs)
             if time.monotonic() > deadline:
-                raise RuntimeError(f"a Loop has not ended after {LONGEST_LOOP:.0f} s and {iteration:,} steps")
+                raise RuntimeError(
+                    f"a Loop has not ended after {MAX_LOOP_SECONDS:.0f} s and {iteration:,} steps"
+                )
             # If the cond input is omitted, the body's condition counts.
             keep_going = bool(np.asarray(condition).item())
             state = outputs[: len(state)]

@@ -20,7 +20,7 @@ from rnnlower.lowering.fallbacks.arithmetic import Fallback
 if TYPE_CHECKING:
     from rnnlower.lowering.emitter import Emitter, RuntimeDim
 
-_LARGEST = 2**25
+_MAX_ELEMENTS = 2**25
 """The number of elements above which a constant is out of proportion: a transform of 4,096 samples has it."""
 
 
@@ -58,7 +58,7 @@ def _dft(
         return None
     count = int(length) if length is not None else 2 * (size - 1) if onesided and inverse else size
     kept = min(size, count)
-    if not kept or kept * count * parts * 2 > _LARGEST:
+    if not kept or kept * count * parts * 2 > _MAX_ELEMENTS:
         return None
     # Runtimes do not agree on a spectrum that is not half of this length.
     if onesided and inverse and size != count // 2 + 1:
@@ -128,7 +128,7 @@ def _stft(
     parts, size, hop = shape[2] if len(shape) == 3 else 1, shape[1], int(step)
     if length is None or parts is None or (onesided and parts != 1) or hop < 1:
         return None
-    if (form is not None and form.size != length) or length * length * parts * 2 > _LARGEST:
+    if (form is not None and form.size != length) or length * length * parts * 2 > _MAX_ELEMENTS:
         return None
     matrix = _dft_matrix(length, length, parts, inverse=False, onesided=bool(onesided))
     if form is not None:
@@ -240,7 +240,7 @@ def _emit_block_sum(
     image, block, batch, channels = known
     rank, elements = len(image), math.prod(block)
     pads, strides, dilations = pads or [0] * (2 * rank), strides or [1] * rank, dilations or [1] * rank
-    if channels * elements * elements > _LARGEST:
+    if channels * elements * elements > _MAX_ELEMENTS:
         return None
     rest = [
         image[axis] + pads[axis] + pads[axis + rank] - dilations[axis] * (block[axis] - 1) - 1

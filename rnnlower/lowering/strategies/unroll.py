@@ -13,7 +13,7 @@ from rnnlower.lowering.emitter import FAN_OUT, Emitter
 from rnnlower.lowering.strategies.repeating import Recurrence, Results
 from rnnlower.lowering.timeseries import TimeSeries, Width
 
-_LONGEST = 12
+_MAX_PREFIX = 12
 
 
 def run_unrolled(e: Emitter, recurrence: Recurrence) -> Results:
@@ -110,4 +110,4 @@ def _fan_out(e: Emitter) -> int:
 def _parts_scope(e: Emitter) -> Scope:
     """Return the scope for the parts of a line, short even if the node's name is long."""
     last = re.split("[/.:]", e.names.prefix.rstrip("/"))[-1]
-    return Scope(e.names.source, f"{last[:_LONGEST]}/")
+    return Scope(e.names.source, f"{last[:_MAX_PREFIX]}/")

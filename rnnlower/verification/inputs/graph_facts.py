@@ -19,7 +19,7 @@ from rnnlower.verification.inputs.uses import RECURRENT, Dims, GraphFacts, dims_
 from rnnlower.verification.models import default_opset, drop_large_weights, graphs_in, op_types
 
 # Larger numbers stand for the end of a type's range.
-_LARGEST_THRESHOLD = 1e8
+_MAX_THRESHOLD = 1e8
 _BENDING_ATTRIBUTES = ("clip", "activation_alpha", "activation_beta", "alpha", "min", "max")
 _COMPARING = ("Clip", "Greater", "Less", "GreaterOrEqual", "LessOrEqual", "Where", "Max", "Min")
 _MOVING = ("Cast", "CastLike", "Expand", "Identity", "Reshape", "Squeeze", "Unsqueeze")
@@ -147,7 +147,7 @@ def largest_threshold(model: onnx.ModelProto) -> float:
             found += _breakpoints(node)
             if node.op_type in _COMPARING:
                 found += [constants[name] for name in node.input if name in constants]
-    return max(value for value in map(abs, found) if math.isfinite(value) and value <= _LARGEST_THRESHOLD)
+    return max(value for value in map(abs, found) if math.isfinite(value) and value <= _MAX_THRESHOLD)
 
 
 def _floats_in(attributes: Iterable[onnx.AttributeProto]) -> list[float]:

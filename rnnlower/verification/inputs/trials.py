@@ -24,7 +24,7 @@ from rnnlower.verification.verdict.compare import is_inexact
 Variant = tuple[tuple[str, Any], ...]
 
 # The seconds after which the search for accepted sizes is given up.
-LONGEST_SEARCH = 120.0
+MAX_SEARCH_SECONDS = 120.0
 _DRAWS = 2
 _DRAWS_OF_FIXED_SHAPE = 4
 # The period, in rounds, of trials that continue a stream with its own states,
@@ -199,10 +199,10 @@ def _search_trial(
     draws = 1
     if maker.has_discrete_inputs:
         draws = _DRAWS if maker.plan.is_dynamic else _DRAWS_OF_FIXED_SHAPE
-    deadline = time.monotonic() + LONGEST_SEARCH
+    deadline = time.monotonic() + MAX_SEARCH_SECONDS
     for recipe, shapes in _proposals(maker, number, variant):
         if time.monotonic() > deadline:
-            return None, f"{reason}; gave up after {LONGEST_SEARCH:.0f} s"
+            return None, f"{reason}; gave up after {MAX_SEARCH_SECONDS:.0f} s"
         for _ in range(draws):
             feeds = maker.make_inputs(number, attempt, recipe, shapes)
             attempt += 1

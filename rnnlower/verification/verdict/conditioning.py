@@ -36,8 +36,8 @@ _FACTOR = 4.0
 # Rounding inside a graph adds up to more than one unit of its inputs.
 _ULPS = 8.0
 # Beyond this share of an output's scale, the output carries no information.
-_LARGEST_SHARE = 1e-2
-_LARGEST_SHARE_OF_SMALL = 1e-1
+_MAX_SHARE = 1e-2
+_MAX_SHARE_OF_SMALL = 1e-1
 _NEAR_OVERFLOW = 1e-3
 
 
@@ -68,7 +68,7 @@ def rounding_noise(
             if moved[name].shape == noise[name].shape:
                 noise[name] = np.fmax(noise[name], _difference(moved[name], outputs[name]))
     for rounded in others:
-        closest = _LARGEST_SHARE_OF_SMALL
+        closest = _MAX_SHARE_OF_SMALL
         for name in noise:
             if rounded[name].shape == noise[name].shape:
                 apart = _difference(rounded[name], outputs[name])
@@ -144,7 +144,7 @@ def _difference(a: Array, b: Array) -> Array:
 
 def _share(dtype: Any) -> float:
     # One unit of a small type may itself exceed the share of a large one.
-    return _LARGEST_SHARE_OF_SMALL if _is_small(dtype) else _LARGEST_SHARE
+    return _MAX_SHARE_OF_SMALL if _is_small(dtype) else _MAX_SHARE
 
 
 Tolerances = Callable[[Any], Tolerance]
