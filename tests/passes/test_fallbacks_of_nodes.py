@@ -88,6 +88,8 @@ CASES: dict[str, list[str]] = {
         '13; float[2, 5, 3] x, float[2, 4, 3] y; Einsum <equation = "bid,bjd->bij"> (x, y)',
         '13; float[2, 3, 4] x, float[2, 3] y; Einsum <equation = "abc,ab->ca"> (x, y)',
         '13; float[2, 3] x; Einsum <equation = "ij->ji"> (x)',
+        '13; float[2, 5, 3] x, float[3, 4] y; Einsum <equation = "...i,ij->...j"> (x, y)',
+        '13; float[2, 1, 5, 3] x, float[2, 4, 3, 6] y; Einsum <equation = "...ij,...jk"> (x, y)',
     ],
     "Elu": ["17; float[3, 4] x; Elu <alpha = 0.7> (x)", "17; float[3, 4] x; Elu (x)"],
     "Flatten": [

@@ -346,6 +346,7 @@ SEQUENCES: Mapping[str, tuple[str, str]] = {
         "b = Constant <value_ints = [1]> () e = Constant <value_ints = [9223372036854775807]> () "
         "a = Constant <value_ints = [0]> () p = Constant <value_ints = [3]> () z = Slice (x, b, e, a, p)",
     ),
+    "ellipsis of Einsum": ("float[1, 3, 3] z", 'z = Einsum <equation = "t...i,t...j->...ij"> (x, x)'),
     "implicit Einsum": ("float[1, 3, 3] z", 'z = Einsum <equation = "tbi,tbj"> (x, x)'),
     "quantized product": (
         "float[1, 3, 3] z",

@@ -340,6 +340,11 @@ def _of_rows(op_type: str, e: Emitter, x: ir.Value, *, axis: int) -> ir.Value | 
     return e.op("Reshape", rows, shape, since=5)
 
 
+def _einsum(e: Emitter, *operands: ir.Value, equation: str) -> ir.Value | None:
+    shapes = [e.shape(each) for each in operands]
+    return write_einsum(e, equation, operands, [None if each is None else len(each) for each in shapes])
+
+
 SHAPING: Mapping[str, Sequence[Fallback]] = {
     **{
         op_type: [partial(form, op_type) for form in (_without_ceil, _pads_written, _strides_written)]
@@ -350,7 +355,7 @@ SHAPING: Mapping[str, Sequence[Fallback]] = {
     "ConstantOfShape": [_value_written, _constant_of_shape_by_expand],
     "Conv": [partial(_pads_written, "Conv")],
     "ConvTranspose": [_transposed_pads_written],
-    "Einsum": [lambda e, *operands, equation: write_einsum(e, equation, operands)],
+    "Einsum": [_einsum],
     "Gather": [_gather_by_vector],
     "LpPool": [partial(_strides_written, "LpPool")],
     "Pad": [_pad_by_gathers, _pad_after_slice],
