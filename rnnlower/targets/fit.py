@@ -176,6 +176,10 @@ def _limit_violations(limit: Limit, node: ir.Node, facts: Facts) -> Iterator[str
         tensor = constant_of(operand(node, index))
         if tensor is not None and len(tensor.shape) > 1:
             yield f"its constant input {index} has {len(tensor.shape)} axes"
+    for index in limit.scalar:
+        tensor = constant_of(operand(node, index))
+        if tensor is not None and len(tensor.shape) > 0:
+            yield f"its constant input {index} is not a scalar"
     for index in limit.not_vector:
         if len(facts.dims(operand(node, index)) or ()) == 1:
             yield f"its input {index} has one axis"
@@ -210,6 +214,9 @@ def _limit_violations(limit: Limit, node: ir.Node, facts: Facts) -> Iterator[str
         given = as_stored(node.attributes[name].value if name in node.attributes else default)
         if (name in node.attributes or default is not None) and given not in map(as_stored, allowed):
             yield f"attribute {name} is {given!r}, not {' or '.join(map(repr, allowed)) or 'absent'}"
+    for name in limit.spelled:
+        if "..." in node.attributes.get_string(name, ""):
+            yield f"its attribute {name} has an ellipsis"
     for name in limit.written:
         if name not in node.attributes and version is not None and name in version.attributes:
             yield f"attribute {name} is not written"

@@ -82,6 +82,10 @@ CASES: dict[str, list[str]] = {
         "21; float16 s; DequantizeLinear ({uint16[3]: 3, 40001, 65535}, s)",
         "23; int8[2, 3] x, float16 s; DequantizeLinear <output_dtype = 1> (x, s)",
     ],
+    "CumSum": [
+        "14; float[2, 5, 4] x; CumSum <exclusive = 1, reverse = 1> (x, {int64[1]: 1})",
+        "11; float[2, 5] x; CumSum (x, {int32[1]: -1})",
+    ],
     "Div": ["17; float[3, 4] x, float[4] y; Div (x, y)"],
     "Einsum": [
         '12; float[2, 3] x, float[3, 4] y; Einsum <equation = "ij,jk"> (x, y)',
@@ -354,7 +358,7 @@ CASES: dict[str, list[str]] = {
 
 OUTPUTS = {"Split": 2}
 OTHER_ATTRIBUTES = (
-    *("AveragePool", "Conv", "ConvTranspose", "Gather", "Hardmax", "LogSoftmax"),
+    *("AveragePool", "Conv", "ConvTranspose", "CumSum", "Gather", "Hardmax", "LogSoftmax"),
     *("LpPool", "MatMul", "MaxPool", "Pad", "Reshape", "Softmax"),
 )
 """Operators that are expressed by themselves, with other attributes or inputs."""

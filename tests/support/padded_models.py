@@ -535,6 +535,11 @@ _SPATIAL = {
         "float[1, 4, T] z",
         'p = Constant <value_ints = [0, 0, 1, 0, 0, 1]> () y = Pad <mode = "reflect"> (x, p) z = Conv (y, C)',
     ),
+    "mirrored ends of two axes": (
+        "float[1, 7, T] z",
+        'p = Constant <value_ints = [0, 2, 1, 0, 1, 1]> () y = Pad <mode = "reflect"> (x, p) '
+        "z = MaxPool <kernel_shape = [3]> (y)",
+    ),
     "repeated ends": (
         "float[1, 4, T] z",
         'p = Constant <value_ints = [0, 0, 0, 0, 0, 2]> () y = Pad <mode = "edge"> (x, p) z = Conv (y, C)',
