@@ -15,13 +15,16 @@ from rnnlower.padding.validity import emit_max, emit_min
 from rnnlower.padding.validity_walk import PadFlow, Rule
 from rnnlower.timeflow.convolutions import make_window
 
+_POOLS = ("AveragePool", "LpPool", "MaxPool")
 _WEIGHTS = {"ConvInteger": 1, "QLinearConv": 3}
 _FIRST_WITHOUT_WINDOWS_IN_PADDING = 22
 _ZERO_POINTS = {"ConvInteger": 2, "QLinearConv": 2}
 
 
 def _spatial(flow: PadFlow, node: ir.Node) -> Axes:
-    return flow.feature_axes(node, [1], "has channels or weights over time")
+    # The channels of a pool do not meet.
+    channels = [] if node.op_type in _POOLS else [1]
+    return flow.feature_axes(node, channels, "has channels or weights over time")
 
 
 def _kernel(flow: PadFlow, node: ir.Node) -> list[int]:

@@ -335,6 +335,11 @@ SEQUENCES: Mapping[str, tuple[str, str]] = {
         "float[3, 1, 3] z",
         "n = Constant <value_ints = [3]> () z, i = TopK <axis = 0> (x, n)",
     ),
+    "pools of each step": (
+        "float[T, 1, 1] z",
+        "y = Transpose <perm = [1, 0, 2]> (x) m = MaxPool <kernel_shape = [2]> (y) "
+        "a = AveragePool <kernel_shape = [2]> (m) z = Transpose <perm = [1, 0, 2]> (a)",
+    ),
     "hard maximum": ("float[T, 1, 3] z", "z = Hardmax <axis = 0> (x)"),
     "first two": (
         "float[1, 3] z",
