@@ -31,7 +31,7 @@ CONVERSIONS: list[tuple[str, int, int, str, str]] = [
     ("Greater", 9, 8, "uint64[2] X, uint64[2] B", "Y = Greater (X, B)"),
     ("Where", 9, 8, "bool[2] C, float[2] X, float[2] B", "Y = Where (C, X, B)"),
     ("Expand", 8, 7, "float[2] X, int64[N] S", "Y = Expand (X, S)"),
-    ("Einsum", 12, 11, "float[2, 3] X", 'Y = Einsum <equation = "...i->..."> (X)'),
+    ("Einsum", 12, 11, "float[2, 3] X", 'Y = Einsum <equation = "...i,...i->"> (X)'),
     # Types
     ("Add", 14, 13, "int8[2] X", "Y = Add (X, X)"),
     ("Identity", 14, 13, "float[2] X", "some = own.Mystery (X)  Y = Identity (some)"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import onnx_ir as ir
 
 from rnnlower.files import beyond_ir
@@ -15,13 +16,13 @@ from rnnlower.graph.names import NameSource, all_names
 from rnnlower.graph.operator_kinds import POINTWISE, axes_along
 from rnnlower.graph.rewiring import insert_before, remove_orphans, replace_with_values
 from rnnlower.graph.symbols import is_known
-from rnnlower.graph.walk import ancestors, required_input, walk
+from rnnlower.graph.walk import ancestors, look_through_identities, required_input, walk
 from rnnlower.passes.base import Pass
 
 _FIRST_OPSET = 7
 """The first version of ONNX in which all pointwise operators broadcast."""
 _SOFTMAXES = ("LogSoftmax", "Softmax")
-_OF_ROWS = POINTWISE | {"Gemm", "MatMul", "Reshape", *_SOFTMAXES}
+_OF_ROWS = POINTWISE | {"BatchNormalization", "Gemm", "MatMul", "Reshape", *_SOFTMAXES}
 _FIRST_OF_INPUTS = frozenset(["Gather", "Identity", "ReduceProd", "Reshape", "Slice", "Squeeze", "Unsqueeze"])
 """Operators of which the first input has the type of the result; the others are indices and axes."""
 _ALL_INPUTS = frozenset(["Add", "Concat", "Mul", "Sub"])
@@ -94,6 +95,8 @@ class _Layers:
                 node.attributes.add(ir.AttrInt64("axis", self.rank - 1))
             elif node.op_type == "Gemm":
                 _write_product(node, names, pool)
+            elif node.op_type == "BatchNormalization":
+                _write_scale(node, names, pool)
         for end in self.ends:
             replace_with_values(end, [required_input(end)])
 
@@ -114,6 +117,25 @@ def _write_product(gemm: ir.Node, names: NameSource, pool: InitializerPool) -> N
     for each in filter(None, bias):
         result = insert_before(gemm, "Add", [result, each], names)
     replace_with_values(gemm, [result])
+
+
+def _write_scale(norm: ir.Node, names: NameSource, pool: InitializerPool) -> None:
+    """Write a BatchNormalization of constants as the Mul and the Add of its features, the last axis."""
+    scale, shift, mean, variance = _parameters(norm)
+    assert scale is not None and shift is not None and mean is not None and variance is not None  # noqa: PT018
+    deviation = np.sqrt(variance.numpy().astype(np.float64) + norm.attributes.get_float("epsilon", 1e-5))
+    factor = scale.numpy() / deviation
+    numbers = (factor, shift.numpy() - mean.numpy() * factor)
+    result = required_input(norm)
+    for op_type, number, tensor in zip(("Mul", "Add"), numbers, (scale, shift), strict=True):
+        constant = pool.intern(ir.Tensor(number.astype(tensor.dtype.numpy())), str(tensor.name))
+        result = insert_before(norm, op_type, [result, constant], names)
+    replace_with_values(norm, [result])
+
+
+def _parameters(norm: ir.Node) -> list[ir.TensorProtocol | None]:
+    # PyTorch writes equal parameters once, and Identity nodes.
+    return [constant_of(value and look_through_identities(value)) for value in norm.inputs[1:]]
 
 
 def _find_layers(facts: Facts, fold: ir.Node) -> _Layers | None:
@@ -160,6 +182,9 @@ def _is_of_rows(facts: Facts, node: ir.Node, inside: Sequence[ir.Value]) -> bool
     """Return whether a node computes each row by itself, whatever the number of axes before the last."""
     if node.op_type in _SOFTMAXES:
         return axes_along(node, 2, facts.opset) == range(1, 2)
+    if node.op_type == "BatchNormalization":
+        is_fixed = all(parameter is not None for parameter in _parameters(node))
+        return is_fixed and len(node.outputs) == 1 and not node.attributes.get_int("training_mode", 0)
     shapes = [facts.dims(value) for value in node.inputs if value is not None and value not in inside]
     if node.op_type in POINTWISE:
         return all(shape is not None and shape[:-1] in ((), (1,)) for shape in shapes)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import string
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 import onnx_ir as ir
+
+_ELLIPSIS = "..."
 
 _Pair = tuple[ir.Value, str]
 """A value, and the index of each of its axes."""
@@ -21,22 +24,38 @@ class EinsumWriter(Protocol):
     ) -> ir.Value: ...
 
 
-def einsum_terms(equation: str) -> tuple[list[str], str]:
-    """Return the indices of each operand and of the result; no operands for an equation with an ellipsis."""
-    if "." in equation:
-        return [], ""
+def einsum_terms(equation: str, ranks: Sequence[int | None] = ()) -> tuple[list[str], str]:
+    """Return the indices of each operand and of the result, with a letter for each axis of an ellipsis.
+
+    No operands if the ranks do not give an ellipsis one number of axes, or if the result lacks it.
+    """
     left, arrow, result = equation.replace(" ", "").partition("->")
+    terms = left.split(",")
     if not arrow:
-        result = "".join(sorted(each for each in {*left} - {","} if left.count(each) == 1))
-    return left.split(","), result
+        once = sorted(each for each in {*left} - {*",."} if left.count(each) == 1)
+        result = _ELLIPSIS * (_ELLIPSIS in left) + "".join(once)
+    if "." not in equation:
+        return terms, result
+    counts = {
+        None if rank is None else rank - len(term) + len(_ELLIPSIS)
+        for term, rank in zip(terms, ranks, strict=False)
+        if _ELLIPSIS in term
+    }
+    count = counts.pop() if len(counts) == 1 else None
+    if count is None or _ELLIPSIS not in result:
+        return [], ""
+    spelled = "".join(letter for letter in string.ascii_letters if letter not in equation)[:count]
+    return [term.replace(_ELLIPSIS, spelled) for term in terms], result.replace(_ELLIPSIS, spelled)
 
 
-def write_einsum(writer: EinsumWriter, equation: str, operands: Sequence[ir.Value]) -> ir.Value | None:
+def write_einsum(
+    writer: EinsumWriter, equation: str, operands: Sequence[ir.Value], ranks: Sequence[int | None]
+) -> ir.Value | None:
     """Emit ops that compute an Einsum: MatMul for two operands with one common index that is summed.
 
-    ``None`` for an equation with an ellipsis, or with an index twice in one operand.
+    ``None`` for an equation with an ellipsis of unknown rank, or with an index twice in one operand.
     """
-    terms, result = einsum_terms(equation)
+    terms, result = einsum_terms(equation, ranks)
     if any(len(set(term)) != len(term) for term in (*terms, result)) or len(terms) != len(operands):
         return None
     others = [set(result).union(*terms[:k], *terms[k + 1 :]) for k in range(len(terms))]

@@ -279,7 +279,8 @@ def _matmul(p: ProductReader, node: ir.Node) -> Sum:
 
 
 def _einsum(p: ProductReader, node: ir.Node) -> Sum:
-    operands, result = einsum_terms(node.attributes.get_string("equation", ""))
+    ranks = [len(p.dims(each)) for each in node.inputs]
+    operands, result = einsum_terms(node.attributes.get_string("equation", ""), ranks)
     if not operands or any(len(set(each)) != len(each) for each in (*operands, result)):
         raise NotLiftableError(f"{node_label(node)} has an equation that is not supported")
     labels = [*result, *sorted(set("".join(operands)) - {*result})]

@@ -206,7 +206,9 @@ def _gemm(e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:
 
 def _einsum(e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:
     """Evaluate a product with a constant matrix, or one matrix for each group, with axes in any order."""
-    operands, result = einsum_terms(node.attributes.get_string("equation", ""))
+    forms = [e.form(each) for each in node.inputs]
+    ranks = [len(form.shape) for form in forms]
+    operands, result = einsum_terms(node.attributes.get_string("equation", ""), ranks)
     letters = "".join(operands)
     shared = {*letters}.intersection(*operands)
     summed, groups = "".join(shared - {*result}), "".join(shared & {*result})
@@ -214,8 +216,8 @@ def _einsum(e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:
     is_product &= len(summed) == 1 and len(groups) <= 1
     if not is_product or sorted({*letters} - {summed}) != sorted(result):
         raise NotLiftableError("Einsum is not part of a cell")
-    forms = [*zip(map(e.form, node.inputs), operands, strict=True)]
-    for (form, names), (weights, weight_names) in (forms, forms[::-1]):
+    pairs = [*zip(forms, operands, strict=True)]
+    for (form, names), (weights, weight_names) in (pairs, pairs[::-1]):
         if len(weight_names) == 2 + len(groups) and weights.is_constant and not any(weights.tags):
             first, last = ("".join(c for c in each if c not in shared) for each in (names, weight_names))
             rows = _permute(form, names, first + groups + summed)

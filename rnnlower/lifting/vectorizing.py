@@ -259,7 +259,8 @@ def _matmul(t: StepVectorizer, node: ir.Node, given: Values, has_time: Sequence[
 
 
 def _einsum(t: StepVectorizer, node: ir.Node, given: Values, has_time: Sequence[bool]) -> list[ir.Value]:
-    terms, result = einsum_terms(node.attributes.get_string("equation", ""))
+    ranks = [len(t.products.dims(each)) for each in node.inputs]
+    terms, result = einsum_terms(node.attributes.get_string("equation", ""), ranks)
     free = next((label for label in "tzyxw" if label not in "".join(terms)), None)
     if not terms or free is None:
         raise NotLiftableError(f"{node_label(node)} has an equation that is not supported")

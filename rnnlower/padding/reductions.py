@@ -167,7 +167,7 @@ def _gemm(flow: PadFlow, node: ir.Node) -> Axes:
 
 def _einsum(flow: PadFlow, node: ir.Node) -> Axes:
     equation = node.attributes.get_string("equation", "").replace(" ", "")
-    terms, right = einsum_terms(equation)
+    terms, right = einsum_terms(equation, [len(flow.shape(each)) for each in node.inputs])
     if not terms:
         raise NoRuleError(f"has the equation {equation!r}, which is not supported")
     axes: Axes = {}

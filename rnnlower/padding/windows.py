@@ -15,13 +15,16 @@ from rnnlower.padding.validity import emit_max, emit_min
 from rnnlower.padding.validity_walk import PadFlow, Rule
 from rnnlower.timeflow.convolutions import make_window
 
+_POOLS = ("AveragePool", "LpPool", "MaxPool")
 _WEIGHTS = {"ConvInteger": 1, "QLinearConv": 3}
 _FIRST_WITHOUT_WINDOWS_IN_PADDING = 22
 _ZERO_POINTS = {"ConvInteger": 2, "QLinearConv": 2}
 
 
 def _spatial(flow: PadFlow, node: ir.Node) -> Axes:
-    return flow.feature_axes(node, [1], "has channels or weights over time")
+    # The channels of a pool do not meet.
+    channels = [] if node.op_type in _POOLS else [1]
+    return flow.feature_axes(node, channels, "has channels or weights over time")
 
 
 def _kernel(flow: PadFlow, node: ir.Node) -> list[int]:
@@ -218,9 +221,8 @@ def _pad(flow: PadFlow, node: ir.Node) -> Axes:
         if end <= 0 and (mode != "wrap" or begin <= 0):
             continue
         if mode != "constant":
-            if len([each for each in pads[0] if each]) != bool(begin) + bool(end):
-                raise NoRuleError(f"repeats the end of the sequence, and pads other axes (mode {mode})")
-            _mirror(flow, node, axis, begin, found[axis], mode)
+            more = {place: (pads[0][k], pads[0][k + len(places)]) for k, place in enumerate(places)}
+            _mirror(flow, node, axis, more, found[axis], mode)
             continue
         value = operand(node, 2)
         given = node.attributes.get_float("value", 0.0) if value is None else value
@@ -230,13 +232,20 @@ def _pad(flow: PadFlow, node: ir.Node) -> Axes:
     return found
 
 
-def _mirror(flow: PadFlow, node: ir.Node, axis: int, begin: int, size: Size, mode: str) -> None:
+def _mirror(
+    flow: PadFlow, node: ir.Node, axis: int, pads: dict[int, tuple[int, int]], size: Size, mode: str
+) -> None:
     """Gather the steps that the padding repeats, by their positions within the sequence."""
     if flow.rows is not None:
         raise NoRuleError(f"repeats the ends of rows, each of which has a length of its own (mode {mode})")
     emitter, source = flow.emitter_for(node), required_input(node)
+    begin, _ = pads.pop(axis)
+    others = {other: pad for other, pad in pads.items() if any(pad)}
+    lengths = flow.axes_of(source)
+    if any(axis in lengths or flow.is_dynamic(source, axis) or min(pad) < 0 for axis, pad in others.items()):
+        raise NoRuleError(f"repeats the end of the sequence, and pads another open axis (mode {mode})")
     places = emitter.constant(np.arange(size.full, dtype=np.int64) - begin)
-    count = flow.masks.count(flow.axes_of(source)[axis])
+    count = flow.masks.count(lengths[axis])
     last, zero = emitter.op("Sub", count, emitter.integers(1)), emitter.integers(0)
 
     if mode == "reflect":
@@ -245,7 +254,12 @@ def _mirror(flow: PadFlow, node: ir.Node, axis: int, begin: int, size: Size, mod
     elif mode == "wrap":
         places = emitter.op("Mod", emitter.op("Add", places, count), count)
     places = emit_max(emitter, emit_min(emitter, places, last), zero)
-    flow.replace(node, emitter.op("Gather", source, places, axis=axis), emitter)
+    result = emitter.op("Gather", source, places, axis=axis)
+    for other, pad in others.items():
+        # Axes of known sizes repeat elements at places that are known.
+        repeated = np.pad(np.arange(flow.shape(source)[other]), pad, mode)  # type: ignore[call-overload]
+        result = emitter.op("Gather", result, emitter.constant(repeated), axis=other)
+    flow.replace(node, result, emitter)
 
 
 def _resize(flow: PadFlow, node: ir.Node) -> Axes:

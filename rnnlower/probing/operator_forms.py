@@ -125,6 +125,8 @@ def _forms() -> Iterator[OperatorForm]:
         yield OperatorForm(op_type, text, inputs, ("versions", version), opset)
     yield OperatorForm("Cast", "Y = Cast <to = 6> (X)", {"X": (2, 4)}, ("versions", 13))
     yield OperatorForm("Gather", "Y = Gather (X, s)", {"X": (5, 4), "s": [[3, 1], [0, 2]]}, ("vector", 1))
+    ellipsis = 'Y = Einsum <equation = "...i,ji->...j"> (X, W)'
+    yield OperatorForm("Einsum", ellipsis, {"X": (2, 3, 4), "W": (5, 4)}, ("spelled", "equation"))
     vectors: tuple[Values, Values] = {"X": (4,), "W": (2, 4, 3)}, {"X": (2, 5, 4), "W": (4,)}
     for index, factors in enumerate(vectors):
         yield OperatorForm("MatMul", "Y = MatMul (X, W)", factors, ("not_vector", index))

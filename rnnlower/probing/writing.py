@@ -21,7 +21,18 @@ PROBED = "rnnlower probe"
 _UNTRIED = "; what they do not test is taken over from what was known before"
 _KEPT_KEYS = ("domains", "functions", "copies_constants")
 _REMEDY_KEYS = (
-    *("written", "alone_behind", "vector", "not_vector", "last_axis", "ones", "ranks", "not_negative"),
+    *(
+        "written",
+        "spelled",
+        "alone_behind",
+        "scalar",
+        "vector",
+        "not_vector",
+        "last_axis",
+        "ones",
+        "ranks",
+        "not_negative",
+    ),
     *("constant", "attributes", "versions", "max_outputs"),
 )
 

@@ -175,12 +175,15 @@ def _constant_violations(limit: Limit, node: ir.Node) -> Iterator[str]:
         value = operand(node, index)
         if value is not None and constant_of(value) is None:
             yield f"its input {index} is not a constant"
-    read = {*limit.vector, *limit.ones, *limit.not_negative}
+    read = {*limit.vector, *limit.scalar, *limit.ones, *limit.not_negative}
     tensors = {index: constant_of(operand(node, index)) for index in read}
     known = {index: tensor.numpy() for index, tensor in tensors.items() if tensor is not None}
     for index in limit.vector:
         if index in known and known[index].ndim > 1:
             yield f"its constant input {index} has {known[index].ndim} axes"
+    for index in limit.scalar:
+        if index in known and known[index].ndim > 0:
+            yield f"its constant input {index} is not a scalar"
     for index in limit.ones:
         if index in known and np.any(known[index] != 1):
             yield f"its constant input {index} is not 1"
@@ -228,6 +231,9 @@ def _attribute_violations(limit: Limit, node: ir.Node, facts: Facts) -> Iterator
         given = as_stored(node.attributes[name].value if name in node.attributes else default)
         if (name in node.attributes or default is not None) and given not in map(as_stored, allowed):
             yield f"attribute {name} is {given!r}, not {' or '.join(map(repr, allowed)) or 'absent'}"
+    for name in limit.spelled:
+        if "..." in node.attributes.get_string(name, ""):
+            yield f"its attribute {name} has an ellipsis"
     for name in limit.written:
         if name not in node.attributes and version is not None and name in version.attributes:
             yield f"attribute {name} is not written"

@@ -148,6 +148,7 @@ class Limit(Claim, frozen=True):
     dtypes: Annotated[tuple[DType, ...] | None, _key("types of the first input", ["float32"])] = None
     constant: Annotated[tuple[Natural, ...], _key("inputs that must be constants", [1, 2])] = ()
     vector: Annotated[tuple[Natural, ...], _key("constant inputs that must have at most one axis", [1])] = ()
+    scalar: Annotated[tuple[Natural, ...], _key("constant inputs that must have no axis", [1])] = ()
     not_vector: Annotated[tuple[Natural, ...], _key("inputs that must have more than one axis", [0, 1])] = ()
     last_axis: Annotated[
         tuple[Positive, ...],
@@ -168,6 +169,7 @@ class Limit(Claim, frozen=True):
     versions: Annotated[tuple[Positive, ...] | None, _key("supported versions of the operator", [11, 13])] = (
         None
     )
+    spelled: Annotated[tuple[str, ...], _key("attributes that must have no ellipsis", ["equation"])] = ()
     written: Annotated[
         tuple[str, ...], _key("attributes that must be written even if they are the default", ["mode"])
     ] = ()

@@ -253,9 +253,10 @@ def _contradictions(target: Target) -> Iterator[str]:
             for version in history(op_type)
             for name, attribute in version.attributes.items()
         }
-        for name in limit.written:
-            if name not in types:
-                yield f"{where}.written names {name!r}, which is unknown" + _suggestion(name, types)
+        for key, names in (("written", limit.written), ("spelled", limit.spelled)):
+            for name in names:
+                if name not in types:
+                    yield f"{where}.{key} names {name!r}, which is unknown" + _suggestion(name, types)
         yield from _attribute_faults(limit.attributes, types, f"{where}.attributes")
     for index, rule in enumerate(target.recurrent):
         yield from _attribute_faults(rule.attributes, ATTRIBUTE_TYPES, f"recurrent[{index}].attributes")

@@ -104,7 +104,7 @@ def _stft(flow: Flow, node: ir.Node) -> Outcome:
 
 def _over_frames(flow: Flow, node: ir.Node) -> Track:
     track = flow.required_track(node)
-    if track.axis == 1:
+    if track.axis == 1 and not node.op_type.endswith("Pool"):
         raise CoupledError("sums over time: its channels are the steps")
     return track
 

@@ -194,7 +194,8 @@ def gemm(flow: Flow, node: ir.Node) -> Outcome:
 def einsum(flow: Flow, node: ir.Node) -> Outcome:
     """Handle Einsum: time is the same letter in all operands over time, and in the result."""
     equation = node.attributes.get_string("equation", "").replace(" ", "")
-    terms, right = einsum_terms(equation)
+    ranks = [len(flow.shape(node, index)) for index in range(len(node.inputs))]
+    terms, right = einsum_terms(equation, ranks)
     if not terms:
         raise CoupledError(f"has the equation {equation!r}, which is not supported")
     letters, tracks = set(), {}

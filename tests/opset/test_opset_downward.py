@@ -50,6 +50,7 @@ CASES = {
     "einsum_product": (13, {"a": "float", "s": "float"}, 7, 'y = Einsum<equation="bij,j->bij">(a, s)'),
     "einsum_outer": (13, {"s": "float", "m": "float"}, 7, 'y = Einsum<equation="i,jk->ijk">(s, m)'),
     "einsum_vector": (13, {"s": "float", "m": "float"}, 7, 'y = Einsum<equation="i,ij->j">(s, m)'),
+    "einsum_ellipsis": (13, {"a": "float", "m": "float"}, 7, 'y = Einsum<equation="...j,jk->...k">(a, m)'),
     "einsum_one": (13, {"a": "float"}, 7, 'y = Einsum<equation="bij->jb">(a)'),
     "einsum_implicit": (13, {"a": "float", "m": "float"}, 7, 'y = Einsum<equation="bij,jk">(a, m)'),
     "depth_to_space": (13, {"c": "float"}, 7, 'y = DepthToSpace<blocksize=2, mode="CRD">(c)'),

@@ -48,6 +48,7 @@ NOT_PER_ROW = {
     "a relative shift of frames": "number of steps",
     "implicit Einsum": "rows",
     "mirrored ends": "repeats the ends of rows",
+    "mirrored ends of two axes": "repeats the ends of rows",
     "repeated ends": "repeats the ends of rows",
     **{name: "stretches rows" for name in MODELS if name.startswith("stretched to the length")},
     "stretched": "stretches rows",

@@ -82,12 +82,18 @@ CASES: dict[str, list[str]] = {
         "21; float16 s; DequantizeLinear ({uint16[3]: 3, 40001, 65535}, s)",
         "23; int8[2, 3] x, float16 s; DequantizeLinear <output_dtype = 1> (x, s)",
     ],
+    "CumSum": [
+        "14; float[2, 5, 4] x; CumSum <exclusive = 1, reverse = 1> (x, {int64[1]: 1})",
+        "11; float[2, 5] x; CumSum (x, {int32[1]: -1})",
+    ],
     "Div": ["17; float[3, 4] x, float[4] y; Div (x, y)"],
     "Einsum": [
         '12; float[2, 3] x, float[3, 4] y; Einsum <equation = "ij,jk"> (x, y)',
         '13; float[2, 5, 3] x, float[2, 4, 3] y; Einsum <equation = "bid,bjd->bij"> (x, y)',
         '13; float[2, 3, 4] x, float[2, 3] y; Einsum <equation = "abc,ab->ca"> (x, y)',
         '13; float[2, 3] x; Einsum <equation = "ij->ji"> (x)',
+        '13; float[2, 5, 3] x, float[3, 4] y; Einsum <equation = "...i,ij->...j"> (x, y)',
+        '13; float[2, 1, 5, 3] x, float[2, 4, 3, 6] y; Einsum <equation = "...ij,...jk"> (x, y)',
     ],
     "Elu": ["17; float[3, 4] x; Elu <alpha = 0.7> (x)", "17; float[3, 4] x; Elu (x)"],
     "Flatten": [
@@ -352,7 +358,7 @@ CASES: dict[str, list[str]] = {
 
 OUTPUTS = {"Split": 2}
 OTHER_ATTRIBUTES = (
-    *("AveragePool", "Conv", "ConvTranspose", "Gather", "Hardmax", "LogSoftmax"),
+    *("AveragePool", "Conv", "ConvTranspose", "CumSum", "Gather", "Hardmax", "LogSoftmax"),
     *("LpPool", "MatMul", "MaxPool", "Pad", "Reshape", "Softmax"),
 )
 """Operators that are expressed by themselves, with other attributes or inputs."""

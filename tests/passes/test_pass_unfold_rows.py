@@ -13,7 +13,7 @@ from rnnlower.passes import UnfoldRowsPass
 MODEL = """<ir_version: 8, opset_import: ["" : {opset}]>
     main ({inputs}) => ({outputs})
     <float[4, 2] w = {{1, -2, 3, 4, -5, 6, 7, 8}}, float[2, 4] v = {{2, 1, -1, 3, 4, 0.5, -2, 1}},
-     float[2] b = {{0.5, -1}}, float[1, 2] c = {{-3, 2}}, float half = {{0.5}},
+     float[2] b = {{0.5, -1}}, float[2] v2 = {{2, 3}}, float[1, 2] c = {{-3, 2}}, float half = {{0.5}},
      int64[2] rows = {{-1, 4}}, int64[1] zero = {{0}}, int64[1] one = {{1}}, int64[1] two = {{2}}>
     {{
         sizes = Shape (x)
@@ -43,6 +43,8 @@ def build(layers: str, inputs: str = INPUTS, outputs: str = OUTPUTS, opset: int 
         f"{MATMUL} h = Softmax <axis = 1> (g) i = LogSoftmax <axis = 1> (h) y = Reshape (i, shape)",
         f"{MATMUL} h = Gemm <transB = 1> (f, v, b) i = Mul (g, h) y = Reshape (i, shape)",
         f"{MATMUL} h = Reshape (g, shape) i = Tanh (g) j = Reshape (i, shape) y = Add (h, j)",
+        f"{MATMUL} same = Identity (v2) h = BatchNormalization <epsilon = 0.1> (g, b, same, b, v2) "
+        "y = Reshape (h, shape)",
         "m = Constant <value = int64[1] {-1}> () s = Concat <axis = 0> (n, m, two)"
         f"{MATMUL} y = Reshape (g, s)",
     ],

@@ -41,3 +41,13 @@ def test_the_open_axis_is_named_where_none_leads_to_a_recurrent_node() -> None:
         source.graph.initializer.append(array)
     with pytest.raises(UnsupportedModelError, match="axis 2 of 'X' ends where InstanceNormalization"):
         rnnlower.stream(source)
+
+
+def test_pools_compute_each_channel_by_itself() -> None:
+    source = model(
+        """(float[1, T, 8] X) => (float[1, T, 3] y) {
+            most = MaxPool <kernel_shape = [2]> (X)
+            y = AveragePool <kernel_shape = [3], strides = [2]> (most)
+        }"""
+    )
+    assert rnnlower.verify(source, rnnlower.stream(source, chunk=2, time_axes={"X": 1}))

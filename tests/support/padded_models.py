@@ -335,6 +335,11 @@ SEQUENCES: Mapping[str, tuple[str, str]] = {
         "float[3, 1, 3] z",
         "n = Constant <value_ints = [3]> () z, i = TopK <axis = 0> (x, n)",
     ),
+    "pools of each step": (
+        "float[T, 1, 1] z",
+        "y = Transpose <perm = [1, 0, 2]> (x) m = MaxPool <kernel_shape = [2]> (y) "
+        "a = AveragePool <kernel_shape = [2]> (m) z = Transpose <perm = [1, 0, 2]> (a)",
+    ),
     "hard maximum": ("float[T, 1, 3] z", "z = Hardmax <axis = 0> (x)"),
     "first two": (
         "float[1, 3] z",
@@ -346,6 +351,7 @@ SEQUENCES: Mapping[str, tuple[str, str]] = {
         "b = Constant <value_ints = [1]> () e = Constant <value_ints = [9223372036854775807]> () "
         "a = Constant <value_ints = [0]> () p = Constant <value_ints = [3]> () z = Slice (x, b, e, a, p)",
     ),
+    "ellipsis of Einsum": ("float[1, 3, 3] z", 'z = Einsum <equation = "t...i,t...j->...ij"> (x, x)'),
     "implicit Einsum": ("float[1, 3, 3] z", 'z = Einsum <equation = "tbi,tbj"> (x, x)'),
     "quantized product": (
         "float[1, 3, 3] z",
@@ -533,6 +539,11 @@ _SPATIAL = {
     "mirrored ends": (
         "float[1, 4, T] z",
         'p = Constant <value_ints = [0, 0, 1, 0, 0, 1]> () y = Pad <mode = "reflect"> (x, p) z = Conv (y, C)',
+    ),
+    "mirrored ends of two axes": (
+        "float[1, 7, T] z",
+        'p = Constant <value_ints = [0, 2, 1, 0, 1, 1]> () y = Pad <mode = "reflect"> (x, p) '
+        "z = MaxPool <kernel_shape = [3]> (y)",
     ),
     "repeated ends": (
         "float[1, 4, T] z",

@@ -228,3 +228,16 @@ def test_openvino_keeps_nodes_that_read_an_x_alone(rows: str, kept: int, second:
     assert rnnlower.verify(source, lowered)
     engine = RUNTIMES["openvino"].engine
     assert engine.missing or rnnlower.verify(source, lowered, on="openvino")
+
+
+def test_tract_gets_an_equation_without_an_ellipsis_and_a_scalar_axis() -> None:
+    source = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+        g (float[2, 5, 3, 4] x, float[3, 6, 4] w) => (float[2, 5, 3, 6] y) <int64[1] axis = {1}>
+        { z = CumSum (x, axis) y = Einsum <equation = "...hd,hod->...ho"> (z, w) }""")
+    assert len(rnnlower.check(source, target="tract")) == 2
+    model = rnnlower.lower(source, target="tract")
+    assert isinstance(model, onnx.ModelProto)
+    assert rnnlower.check(model, target="tract") == []
+    (einsum,) = [node for node in model.graph.node if node.op_type == "Einsum"]
+    assert b"." not in einsum.attribute[0].s
+    assert rnnlower.verify(source, model)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.graph.einsum import write_einsum
+from rnnlower.graph.einsum import einsum_terms, write_einsum
 from rnnlower.lowering.fallbacks.arithmetic import Fallback
 
 if TYPE_CHECKING:
@@ -340,6 +340,30 @@ def _of_rows(op_type: str, e: Emitter, x: ir.Value, *, axis: int) -> ir.Value | 
     return e.op("Reshape", rows, shape, since=5)
 
 
+def _cumulative_sum(e: Emitter, x: ir.Value, axis: ir.Value, **attributes: Any) -> ir.Value | None:
+    """The axis is a scalar."""
+    number = e.content(axis)
+    return (
+        None
+        if number is None or not number.ndim
+        else e.op("CumSum", x, e.constant(number.reshape(())), **attributes)
+    )
+
+
+def _spelled_einsum(e: Emitter, *operands: ir.Value, equation: str) -> ir.Value | None:
+    """The equation has a letter for each axis of an ellipsis."""
+    if "." not in equation:
+        return None
+    shapes = [e.shape(each) for each in operands]
+    terms, result = einsum_terms(equation, [None if each is None else len(each) for each in shapes])
+    return e.op("Einsum", *operands, equation=f"{','.join(terms)}->{result}") if terms else None
+
+
+def _einsum(e: Emitter, *operands: ir.Value, equation: str) -> ir.Value | None:
+    shapes = [e.shape(each) for each in operands]
+    return write_einsum(e, equation, operands, [None if each is None else len(each) for each in shapes])
+
+
 SHAPING: Mapping[str, Sequence[Fallback]] = {
     **{
         op_type: [partial(form, op_type) for form in (_without_ceil, _pads_written, _strides_written)]
@@ -350,7 +374,8 @@ SHAPING: Mapping[str, Sequence[Fallback]] = {
     "ConstantOfShape": [_value_written, _constant_of_shape_by_expand],
     "Conv": [partial(_pads_written, "Conv")],
     "ConvTranspose": [_transposed_pads_written],
-    "Einsum": [lambda e, *operands, equation: write_einsum(e, equation, operands)],
+    "CumSum": [_cumulative_sum],
+    "Einsum": [_spelled_einsum, _einsum],
     "Gather": [_gather_by_vector],
     "LpPool": [partial(_strides_written, "LpPool")],
     "Pad": [_pad_by_gathers, _pad_after_slice],

@@ -136,9 +136,12 @@ def einsum_down(step: VersionStep) -> None:
     step.opset = 11
     equation = str(step.attr("equation"))
     operands = [value for value in step.node.inputs if value is not None]
-    result = write_einsum(step, equation, operands)
+    result = write_einsum(step, equation, operands, [step.rank(each) for each in operands])
     if result is None:
-        step.refuse(f"equation {equation!r}: an ellipsis, or an index twice in one operand, is not supported")
+        step.refuse(
+            f"equation {equation!r}: an ellipsis of unknown rank, or an index twice in one operand, "
+            "is not supported"
+        )
     step.replace(result)
 
 
