@@ -96,7 +96,10 @@ class _Snapshot:
         for node, ends in self._nodes.items():
             _connect(node, *ends)
         for graph, (nodes, inputs, outputs, initializers) in self._graphs.items():
+            names = [node.name for node in nodes]
             graph.extend(nodes)
+            for node, name in zip(nodes, names, strict=True):
+                node.name = name  # A graph gives a node without a name one.
             graph.inputs.extend(inputs)
             graph.outputs.extend(outputs)
             for value in initializers:
