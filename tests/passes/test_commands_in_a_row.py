@@ -86,3 +86,12 @@ def test_a_padded_model_keeps_its_lengths() -> None:
         rnnlower.stream(padded)
     with pytest.raises(rnnlower.OptionError, match="'length' cannot be set"):
         rnnlower.scan(padded, sets={"length": [5]})
+
+
+def test_a_mask_of_a_padded_model_is_verified_as_a_mask() -> None:
+    """The sum of numbers drawn at random is no length of a lifted node."""
+    source = model(_OPEN.replace("hidden_size", 'direction = "reverse", hidden_size'), **_WEIGHTS)
+    scan = rnnlower.scan(rnnlower.pad(source, max={"T": 8}, mask=True))
+    lifted = rnnlower.lift(scan)
+    assert "GRU" in {node.op_type for node in lifted.graph.node}
+    assert rnnlower.verify(scan, lifted)
