@@ -18,7 +18,6 @@ from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR, constant_holds
 from rnnlower.graph.names import NameSource, all_names
 from rnnlower.graph.rewiring import prepend, take_place_of
-from rnnlower.graph.suppression import quiet_libraries
 from rnnlower.graph.walk import default_opset
 from rnnlower.passes.base import Pass, initializers_suit_ir_version
 from rnnlower.passes.declared_sizes import FreezeDimsPass, follow_inputs
@@ -189,7 +188,7 @@ class SetInputsPass(Pass):
             if name in convention:
                 raise OptionError(
                     f"input {name!r} cannot be set: the model is padded, and this is a length or is padded",
-                    remedy=f"fix the length in the source ({wording.dims({'T': 16})}), or set the input there",
+                    remedy=f"set it in the source, or fix the length there ({wording.dims({'T': 16})})",
                 )
             array = _convert_to_type(inputs[name], given)
             self.values[name] = _fit_to_shape(model, self.facts, inputs[name], array)

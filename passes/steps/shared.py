@@ -80,8 +80,8 @@ def freeze_initializers(work: Work) -> None:
         work.notes += work.apply(FreezeInitializersPass()).notes
     elif defaults := constant_defaults(work.model):
         work.notes.append(
-            f"{counted(len(defaults), 'graph input')} with an initializer stay, as callers can override them; "
-            f"{wording.option('freeze', True)} takes them as constants"
+            f"{counted(len(defaults), 'graph input')} with an initializer stay, as callers can override "
+            f"them; {wording.option('freeze', True)} takes them as constants"
         )
 
 
