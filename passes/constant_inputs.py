@@ -73,11 +73,11 @@ class FreezeInitializersPass(Pass):
         return [what] if self.frozen else []
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        values = constant_defaults(model)
-        self.frozen = [str(value.name) for value in values]
-        for value in values:
-            model.graph.inputs.remove(value)
-        if values:
+        self.frozen = [str(value.name) for value in constant_defaults(model)]
+        if self.frozen:
+            kept = [value for value in model.graph.inputs if value.name not in self.frozen]
+            model.graph.inputs.clear()
+            model.graph.inputs.extend(kept)
             model.ir_version = max(model.ir_version, FREE_INITIALIZERS_IR)
         return ir.passes.PassResult(model, modified=bool(self.frozen))
 
