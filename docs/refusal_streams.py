@@ -50,6 +50,15 @@ DIVIDED = JOINED.replace("k = ConstantOfShape (s)", "f = Cast <to = 1> (n) k = E
 STREAM = "stream model.onnx -o out.onnx"
 PAD = "pad model.onnx -o out.onnx --max T=8"
 
+STREAMED = {
+    "rnnlower.state": "{}",
+    "rnnlower.stream": '{"chunk": 4, "inputs": {"X": 0}, "outputs": {}, "delay": 0}',
+}
+PADDED = {
+    "rnnlower.pad": '{"max": {"T": 8}, "least": {"T": 1}, "inputs": {"X": 0}, "outputs": {}, '
+    '"lengths": {"T": "length"}, "symbols": {"X": "T"}, "form": "length"}'
+}
+
 
 def before(*nodes_: object) -> object:
     """Return nodes between X and the recurrent node, which reads `x`."""
@@ -286,10 +295,19 @@ STREAMS = [
     ),
     Case("forms of what stays", f"{STREAM} --gates separate"),
     Case("a strategy and a target", f"{STREAM} --strategy unroll --target tract"),
+    Case("a model that is streamed", STREAM, lambda m: helper.set_model_props(m, STREAMED)),
+    Case("a model that is padded", STREAM, lambda m: helper.set_model_props(m, PADDED)),
 ]
 
 PADDING = [
     Case("a length that no input has", PAD, x(TensorProto.FLOAT, 5, 1, 3)),
+    Case("chunks of one size", PAD, lambda m: helper.set_model_props(m, STREAMED)),
+    Case("a model that is padded already", PAD, lambda m: helper.set_model_props(m, PADDED)),
+    Case(
+        "an input of a padded model that is set",
+        "scan model.onnx -o out.onnx --dim T=8 --set X=0",
+        lambda m: helper.set_model_props(m, PADDED),
+    ),
     Case(
         "an operator without a rule",
         PAD,

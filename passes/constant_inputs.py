@@ -8,31 +8,39 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import onnx_ir as ir
-from onnx_ir.passes.common import RemoveInitializersFromInputsPass
 
 from rnnlower import wording
 from rnnlower.arguments import dictionary
 from rnnlower.errors import OptionError
 from rnnlower.files import beyond_ir
+from rnnlower.files.metadata import PadMetadata, StreamMetadata
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR, constant_holds
 from rnnlower.graph.names import NameSource, all_names
 from rnnlower.graph.rewiring import prepend, take_place_of
-from rnnlower.graph.suppression import quiet_libraries
 from rnnlower.graph.walk import default_opset
 from rnnlower.passes.base import Pass, initializers_suit_ir_version
-from rnnlower.passes.declared_sizes import FreezeDimsPass
+from rnnlower.passes.declared_sizes import FreezeDimsPass, follow_inputs
 from rnnlower.wording import counted
 
 _FEW = 4
 
 
+def constant_defaults(model: ir.Model) -> list[ir.Value]:
+    """Return the inputs that have a default; that of a state is where a stream starts, and no constant."""
+    stream = StreamMetadata.read(model.metadata_props)
+    states = () if stream is None else stream.states.values()
+    return [value for value in model.graph.inputs if value.is_initializer() and value.name not in states]
+
+
 def _no_input_has_a_default(model: ir.Model, owner: object) -> bool:
-    return not any(value.is_initializer() for value in model.graph.inputs)
+    return not constant_defaults(model)
 
 
 class FreezeInitializersPass(Pass):
     """Turns initializers that are also graph inputs into constants, and removes these inputs.
+
+    The states of a streamed model stay inputs.
 
     Before IR version 4 every initializer had to be an input, which nobody could feed; the version is raised.
 
@@ -65,10 +73,11 @@ class FreezeInitializersPass(Pass):
         return [what] if self.frozen else []
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        self.frozen = [str(value.name) for value in model.graph.inputs if value.is_initializer()]
+        self.frozen = [str(value.name) for value in constant_defaults(model)]
         if self.frozen:
-            with quiet_libraries():
-                RemoveInitializersFromInputsPass()(model)
+            kept = [value for value in model.graph.inputs if value.name not in self.frozen]
+            model.graph.inputs.clear()
+            model.graph.inputs.extend(kept)
             model.ir_version = max(model.ir_version, FREE_INITIALIZERS_IR)
         return ir.passes.PassResult(model, modified=bool(self.frozen))
 
@@ -168,16 +177,24 @@ class SetInputsPass(Pass):
             OptionError: A name that the model does not have, or a value of another type or shape.
         """
         inputs = {value.name: value for value in model.graph.inputs}
+        padding = PadMetadata.read(model.metadata_props)
+        convention = set() if padding is None else {*padding.lengths.values(), *padding.inputs}
         for name, given in self._sets.items():
             if name not in inputs:
                 known = ", ".join(str(known) for known in inputs) or "none"
                 raise OptionError(f"the model has no input named {name!r} to set; it has {known}")
             if name in beyond_ir.names_in_training(model):
                 raise OptionError(f"input {name!r} cannot be set: the model's training reads it")
+            if name in convention:
+                raise OptionError(
+                    f"input {name!r} cannot be set: the model is padded, and this is a length or is padded",
+                    remedy=f"set it in the source, or fix the length there ({wording.dims({'T': 16})})",
+                )
             array = _convert_to_type(inputs[name], given)
             self.values[name] = _fit_to_shape(model, self.facts, inputs[name], array)
         for name, array in self.values.items():
             _make_initializer(model, inputs[name], array)
+        follow_inputs(model)
         return ir.passes.PassResult(model, modified=bool(self.values))
 
 

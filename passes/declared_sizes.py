@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from rnnlower.arguments import dictionary
 from rnnlower.errors import OptionError
+from rnnlower.files.metadata import StreamMetadata
 from rnnlower.graph.evaluation import Shape
 from rnnlower.graph.inference import forget_negative_sizes
 from rnnlower.graph.names import NameSource
@@ -169,6 +170,12 @@ class NameBatchPass(Pass):
                 yield name
 
 
+def follow_inputs(model: ir.Model) -> None:
+    """Keep what the metadata of a streamed model says about its inputs true."""
+    shapes = {str(value.name): tuple(value.shape or ()) for value in model.graph.inputs}
+    StreamMetadata.follow(model.metadata_props, shapes)
+
+
 def _sizes_are_frozen(model: ir.Model, freezing: FreezeDimsPass) -> bool:
     inputs = {value.name: value.shape for value in model.graph.inputs}
     names = {dim_name(dim) for shape in inputs.values() if shape is not None for dim in shape}
@@ -240,6 +247,7 @@ class FreezeDimsPass(Pass):
         if modified:
             # Inference now knows sizes there, and onnx's checker would see -1 as a contradiction.
             forget_negative_sizes(model)
+            follow_inputs(model)
         return ir.passes.PassResult(model, modified)
 
     def _check_dims(self, values: Sequence[ir.Value]) -> None:

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from rnnlower.arguments import MAX_LENGTH, dictionary, integer
 from rnnlower.errors import OptionError, UnsupportedModelError
-from rnnlower.files.metadata import PadMetadata
+from rnnlower.files.metadata import PadMetadata, StreamMetadata
 from rnnlower.graph.inference import forget_inner_shapes
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
 from rnnlower.graph.symbols import dim_name
@@ -112,6 +112,17 @@ class PadLengthsPass(Pass):
             OpsetError: The model is older than all that is emitted, and cannot be converted.
             UnsupportedModelError: A node does with padding what no rule undoes.
         """
+        if PadMetadata.read(model.metadata_props) is not None:
+            raise OptionError(
+                "the model is padded already",
+                remedy=f"pad its source, with all lengths at once ({option('max')})",
+            )
+        stream = StreamMetadata.read(model.metadata_props)
+        if stream is not None and stream.chunk is not None and stream.inputs:
+            raise OptionError(
+                f"the model is streamed, and each call takes {stream.chunk} time steps",
+                remedy=f"stream its source with chunks of any size ({option('chunk', 'any')}), and pad that",
+            )
         InlineFunctionsPass(wanted=lambda node: True)(model, self.facts)
         if model.ir_version < FREE_INITIALIZERS_IR:
             FreezeInitializersPass()(model, self.facts)

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from rnnlower.arguments import MAX_LENGTH, dictionary, integer
 from rnnlower.errors import OptionError
-from rnnlower.files.metadata import StreamMetadata
+from rnnlower.files.metadata import PadMetadata, StreamMetadata
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR, InitializerPool
 from rnnlower.graph.names import NameSource, all_names
@@ -108,6 +108,19 @@ def _match_slice(value: ir.Value | None, facts: Facts) -> tuple[ir.Value, int, i
     return source, axis, start, end, int(new[0]) % (len(shape) + 1)
 
 
+def _refuse_rewritten(model: ir.Model) -> None:
+    """Refuse a model whose metadata is about time already: another chunk would make it false."""
+    stream = StreamMetadata.read(model.metadata_props)
+    if stream is not None and stream.inputs:
+        chunk = "any number of" if stream.chunk is None else stream.chunk
+        raise OptionError(
+            f"the model is streamed already, and takes {chunk} time steps a call",
+            remedy="stream its source with the other chunk",
+        )
+    if PadMetadata.read(model.metadata_props) is not None:
+        raise OptionError("the model is padded, and a stream has no length", remedy="stream its source")
+
+
 class StreamPass(Pass):
     """Turns a model of whole sequences into one of a chunk per call, with all states as inputs and outputs.
 
@@ -164,6 +177,7 @@ class StreamPass(Pass):
             OptionError: The chunk or the time axis does not fit the model.
             UnsupportedModelError: A node couples time steps in a way that no state outside can carry.
         """
+        _refuse_rewritten(model)
         InlineFunctionsPass(wanted=lambda node: True)(model, self.facts)
         if model.ir_version < FREE_INITIALIZERS_IR:
             FreezeInitializersPass()(model, self.facts)

@@ -13,7 +13,12 @@ from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
 from rnnlower.graph.versions import needed_opset
 from rnnlower.graph.walk import default_opset, display_name, walk
 from rnnlower.passes.base import Pass
-from rnnlower.passes.constant_inputs import FreezeInitializersPass, LegacyConstantsPass, SetInputsPass
+from rnnlower.passes.constant_inputs import (
+    FreezeInitializersPass,
+    LegacyConstantsPass,
+    SetInputsPass,
+    constant_defaults,
+)
 from rnnlower.passes.convert_opset import convert_to_first_possible
 from rnnlower.passes.declared_sizes import CorrectShapesPass, FreezeDimsPass
 from rnnlower.passes.folding import FoldConstantsPass
@@ -73,10 +78,10 @@ def freeze_initializers(work: Work) -> None:
     # Unless asked, keep every input that a caller can override.
     if work.options.freeze or work.model.ir_version < FREE_INITIALIZERS_IR:
         work.notes += work.apply(FreezeInitializersPass()).notes
-    elif defaults := sum(value.is_initializer() for value in work.model.graph.inputs):
+    elif defaults := constant_defaults(work.model):
         work.notes.append(
-            f"{counted(defaults, 'graph input')} with an initializer stay, as callers can override them; "
-            f"{wording.option('freeze', True)} takes them as constants"
+            f"{counted(len(defaults), 'graph input')} with an initializer stay, as callers can override "
+            f"them; {wording.option('freeze', True)} takes them as constants"
         )
 
 

@@ -78,6 +78,28 @@ class StreamMetadata:
             return None
         return _read(cls, properties, STREAM_KEY, states=properties[STATE_KEY])
 
+    @classmethod
+    def follow(cls, properties: MutableMapping[str, str], inputs: Mapping[str, Sequence[object]]) -> None:
+        """Correct the entries of a model whose inputs, by the shapes that are left, got numbers or values."""
+        before = cls.read(properties)
+        if before is None:
+            return
+        timed = {name: axis for name, axis in before.inputs.items() if name in inputs}
+        # A padded model takes chunks of any length in one size.
+        sizes = [
+            inputs[name][axis] for name, axis in timed.items() if inputs[name] and PAD_KEY not in properties
+        ]
+        known = next((size for size in sizes if isinstance(size, int)), None)
+        after = dataclasses.replace(
+            before,
+            chunk=before.chunk or known,
+            inputs=timed,
+            states={output: name for output, name in before.states.items() if name in inputs},
+            start={name: value for name, value in before.start.items() if name in inputs},
+        )
+        if after != before:
+            after.write(properties)
+
 
 def _read(kind: type[_Kind], properties: Mapping[str, str], key: str, **others: str) -> _Kind | None:
     """Read the entry of this key, and those of other fields; fields of later versions are ignored."""

@@ -82,7 +82,13 @@ class InitializerPool:
                 self._names.short_name(name) if short else self._names.fresh(name or _constant_name(tensor))
             )
             self._values[key] = new_initializer(self._graph, fresh, tensor)
-        return self._values[key]
+        return self._kept(self._values[key])
+
+    def _kept(self, value: ir.Value) -> ir.Value:
+        """Return an initializer; one whose readers were all removed is in the graph again."""
+        if value.graph is None:
+            self._graph.register_initializer(value)
+        return value
 
     def holds(self, tensor: ir.TensorProtocol) -> bool:
         """Return whether an initializer with the content of this tensor was made already."""
@@ -93,7 +99,7 @@ class InitializerPool:
         if numbers not in self._integers:
             tensor = ir.Tensor(np.array(numbers, dtype=np.int64))
             self._integers[numbers] = self.intern(tensor, letter, short=bool(letter))
-        return self._integers[numbers]
+        return self._kept(self._integers[numbers])
 
     def _key(self, tensor: ir.TensorProtocol) -> tuple[ir.DataType, tuple[int, ...], bytes]:
         return tensor.dtype, tuple(tensor.shape.numpy()), self._content(tensor)

@@ -96,7 +96,10 @@ class _Snapshot:
         for node, ends in self._nodes.items():
             _connect(node, *ends)
         for graph, (nodes, inputs, outputs, initializers) in self._graphs.items():
+            unnamed = [node for node in nodes if node.name is None]
             graph.extend(nodes)
+            for node in unnamed:
+                node.name = None  # The graph gave it one.
             graph.inputs.extend(inputs)
             graph.outputs.extend(outputs)
             for value in initializers:

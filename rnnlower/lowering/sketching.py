@@ -232,8 +232,10 @@ def _counts(e: Emitter, node: ResolvedNode, dialect: Dialect) -> Counts:
     # Constants that are shapes or indices are small, and no weight is looked at.
     facts = Facts(scratch, largest=_MAX_BYTES)
     for name, value in node.inputs.items():
+        tensor = constant_of(value)
+        shape = value.shape or (() if tensor is None else tensor.shape)
         # A negative number is an old way to leave a size open.
-        open_as_one = [dim if isinstance(dim, int) and dim >= 0 else 1 for dim in value.shape or ()]
+        open_as_one = [dim if isinstance(dim, int) and dim >= 0 else 1 for dim in shape]
         facts.assume(value, tuple(known.get(name) or open_as_one), ir.DataType.FLOAT)
     facts.visit(*e.nodes)
     return count_costs(e.nodes, facts, steps, dialect.prices.fused)

@@ -56,8 +56,10 @@ class Recordings:
     """
 
     def __init__(self, model: onnx.ModelProto, given: Sequence[Given]) -> None:
-        self._inputs = {value.name: value for value in required_inputs(model.graph)}
         self.stream = StreamMetadata.read({entry.key: entry.value for entry in model.metadata_props})
+        # A state is fed in each call, even if it has a default.
+        carried = [value for value in model.graph.input if value.name in self.states.values()]
+        self._inputs = {value.name: value for value in (*required_inputs(model.graph), *carried)}
         self.sequences = [feeds for each in given for feeds in self._sequences(each)]
         if given and not self.sequences:
             raise OptionError(_NO_SEQUENCE)

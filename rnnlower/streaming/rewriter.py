@@ -31,8 +31,6 @@ class StreamRewriter:
         self._names, self._pool = self._emitters.names, self._emitters.constants
         self._states: dict[str, str] = {}
         self._starts: dict[str, Any] = {}
-        before = StreamMetadata.read(model.metadata_props)
-        self._former_starts: Mapping[str, Any] = {} if before is None else before.start
         self._shared: dict[tuple[object, ...], ir.Value] = {}
         self._ready: dict[int, ir.Value] = {}
         self._counter: ir.Value | None = None
@@ -139,13 +137,11 @@ class StreamRewriter:
     ) -> None:
         """Keep a state that is an input already; its output exists, or is added in the shape of the input.
 
-        It starts with its default, or as the metadata says, else with zeros, as callers start such models.
+        It starts with its default, or with zeros, as callers start such models.
         """
         assert value.name is not None
         default = value.const_value
-        self._starts[value.name] = (
-            self._former_starts.get(value.name, 0.0) if default is None else _as_json(default.numpy())
-        )
+        self._starts[value.name] = 0.0 if default is None else _as_json(default.numpy())
         if value.name in self._states.values():
             return
         if output is not None:

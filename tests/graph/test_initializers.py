@@ -9,6 +9,7 @@ import onnx_ir as ir
 import rnnlower
 from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import NameSource, all_names
+from rnnlower.graph.rewiring import remove_orphans
 from rnnlower.passes import UnrollControlFlowPass
 
 MODEL = """
@@ -52,3 +53,16 @@ def test_a_tensor_keeps_its_name_and_the_initializer_gets_one() -> None:
     assert value.name == "w"
     (written,) = [each for each in ir.to_proto(model).graph.initializer if each.name == value.name]
     np.testing.assert_array_equal(onnx.numpy_helper.to_array(written), [7, 8])
+
+
+def test_an_initializer_whose_readers_are_gone_is_in_the_graph_when_it_is_needed_again() -> None:
+    model = ir.from_onnx_text(
+        '<ir_version: 8, opset_import: ["" : 17]> main (float[2] x) => (float[2] y) { y = Neg (x) }'
+    )
+    pool = InitializerPool(model, NameSource(all_names(model)))
+    zero = pool.integers((0,))
+    remove_orphans([zero])
+    assert not model.graph.initializers
+    assert pool.integers((0,)) is zero
+    assert pool.intern(ir.Tensor(np.array([0]))) is zero
+    assert zero.graph is model.graph

@@ -13,6 +13,7 @@ import onnx_ir as ir
 import pytest
 from onnx import helper, numpy_helper
 from onnx.external_data_helper import convert_model_to_external_data
+from support.configs import Config
 from support.judge import STRATEGIES, all_nodes, differences, run
 from support.small_models import info, model_of, recurrent_model, weights
 
@@ -329,3 +330,20 @@ def test_a_failure_at_the_second_node_leaves_the_model_as_it_was() -> None:
     assert ir.to_proto(model) == before
     assert all(node.graph is model.graph for value in model.graph.inputs for node, _ in value.uses())
     assert (lowering.lowered, lowering.notes) == ([], {})
+
+
+@pytest.mark.parametrize("strategy", ["scan", "loop"])
+def test_lengths_of_a_constant_node_need_no_declared_shape(strategy: str) -> None:
+    """As `LegacyConstantsPass` and exporters write them."""
+    config = Config(
+        "LSTM",
+        13,
+        batch_size=13,
+        x_dims="unknown",
+        sequence_lens="constant",
+        initial_c="initializer",
+        Y_h="graph",
+    )
+    lowering = LowerRecurrentPass(strategy)
+    lowering(ir.from_proto(config.build()))
+    assert lowering.lowered

@@ -165,17 +165,6 @@ def test_a_state_that_the_caller_must_give_starts_with_zeros() -> None:
     assert metadata_entry(proto, "stream")["start"] == {"h": 0.0}
 
 
-def test_the_initial_state_is_kept_when_a_stream_is_cut_into_smaller_chunks() -> None:
-    text = """
-        main (float[T, 1, 4] X) => (float[T, 1, 1, 8] Y) <float[1, 1, 8] h = {1, 2, 3, 4, 5, 6, 7, 8}>
-        { Y = GRU <hidden_size = 8> (X, W, R, , , h) }
-    """
-    once = stream(text, chunk=6)
-    again = ir.from_proto(once)
-    StreamPass(2)(again)
-    assert metadata_entry(ir.to_proto(again), "stream")["start"] == metadata_entry(once, "stream")["start"]
-
-
 @pytest.mark.parametrize(
     ("nodes", "outputs"),
     [

@@ -5,9 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import onnx
+import onnx_ir as ir
 import pytest
 from support.cli_helpers import rnnlower, save
 from support.judge import all_nodes
+
+from rnnlower.errors import OptionError
+from rnnlower.passes import PadLengthsPass, StripPass
 
 MODELS = Path(__file__).parents[2] / "models"
 COMMANDS = {
@@ -37,3 +41,14 @@ def test_commands_strip_if_asked(command: str, tmp_path: Path) -> None:
     assert {result.doc_string, result.graph.doc_string, result.graph.input[0].doc_string} == {""}
     assert "license" in {entry.key for entry in result.metadata_props}
     assert (tmp_path / "stripped.onnx").stat().st_size < (tmp_path / "plain.onnx").stat().st_size
+
+
+def test_nodes_stay_without_names_when_a_later_pass_fails() -> None:
+    model = ir.from_onnx_text(
+        '<ir_version: 8, opset_import: ["" : 17]> '
+        "main (float[T] x) => (float[T] y) { [scope_relu] y = Relu (x) }"
+    )
+    StripPass()(model)
+    with pytest.raises(OptionError):
+        PadLengthsPass({"S": 4})(model)
+    assert [node.name for node in model.graph] == [None]

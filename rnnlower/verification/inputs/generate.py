@@ -135,7 +135,7 @@ class InputMaker:
         switches: dict[str, list[Any]] = {}
         for name, dims in self.plan.dims.items():
             use = self.facts.uses.get(name, Uses())
-            if any(d != 1 for d in dims) or use.lengths or use.indices:
+            if any(d != 1 for d in dims) or use.lengths or use.indices or name in self.facts.padded:
                 continue
             if self._dtype(name) == np.bool_:
                 switches[name] = [True, False]
@@ -165,6 +165,11 @@ class InputMaker:
     def _values(self, name: str, turn: _Turn) -> Array:
         shape, dtype, use = turn.shapes[name], self._dtype(name), self.facts.uses.get(name, Uses())
         rng = np.random.default_rng([self.seed, turn.trial, turn.attempt, zlib.crc32(name.encode())])
+        if name in self.facts.padded:
+            least, most = self.facts.padded[name]
+            by_mask = is_inexact(dtype)
+            lengths = np.maximum(_lengths(rng, shape[:-1] if by_mask else shape, most, turn.round), least)
+            return (np.arange(most) < lengths[..., None] if by_mask else lengths).astype(dtype)
         if name in turn.switches:
             return np.full(shape, turn.switches[name]).astype(dtype)
         if use.lengths:

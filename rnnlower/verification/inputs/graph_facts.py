@@ -13,6 +13,7 @@ from onnx import numpy_helper
 from onnx.shape_inference import InferenceError, infer_shapes
 
 from rnnlower.errors import InvalidModelError
+from rnnlower.files.metadata import PadMetadata
 from rnnlower.graph.inference import infer_guarded
 from rnnlower.verification.inputs.tracing import Tracer
 from rnnlower.verification.inputs.uses import RECURRENT, Dims, GraphFacts, dims_of, unnamed_dim
@@ -37,6 +38,11 @@ def gather_facts(
     facts.random_outputs = _random_outputs(model)
     facts.threshold = largest_threshold(model)
     facts.has_narrow_pooling = partial(_has_narrow_pooling, model)
+    padding = PadMetadata.read({entry.key: entry.value for entry in model.metadata_props})
+    if padding is not None:
+        facts.padded = {
+            given: (padding.least[name], padding.max[name]) for name, given in padding.lengths.items()
+        }
     return facts
 
 

@@ -62,7 +62,8 @@ class GraphFacts:
     that recurrent nodes need to be equal; the names of dimensions that are a node's batch or sequence length;
     the axis of time of the values that have one; by inputs that give a Reshape its shape, the inputs that it
     reshapes; the largest magnitude at which something clips or bends; whether sizes, counts or indices are
-    computed, so that an integer may become one; whether shapes of inputs leave a pooling window too little.
+    computed, so that an integer may become one; whether shapes of inputs leave a pooling window too little;
+    the least and the largest length by the inputs of a padded model that hold lengths or masks.
     """
 
     uses: dict[str, Uses] = field(default_factory=dict)
@@ -75,6 +76,7 @@ class GraphFacts:
     reshapes: dict[str, str] = field(default_factory=dict)
     threshold: float = 0.0
     has_computed_sizes: bool = False
+    padded: dict[str, tuple[int, int]] = field(default_factory=dict)
     has_narrow_pooling: Callable[[Mapping[str, Sequence[int]]], bool] = lambda shapes: False
 
 
