@@ -145,7 +145,13 @@ CONVERSIONS: list[tuple[str, int, int, str, str]] = [
     # Shapes
     ("Squeeze", 13, 12, "float[1, 3] X, int64[1] axes", "Y = Squeeze (X, axes)"),
     ("Flatten", 11, 10, "float[] X", "Y = Flatten <axis = -1> (X)"),
-    ("Reshape", 14, 13, "float[2, 3] X, int64[2] n", "Y = Reshape <allowzero = 1> (X, n)"),
+    (
+        "Reshape",
+        14,
+        13,
+        "float[N, M] X",
+        "n = Constant <value_ints = [0, 3]> ()  Y = Reshape <allowzero = 1> (X, n)",
+    ),
     ("Split", 1, 2, "float[4] X, float[2] n", "Y, Z = Split (X, n)"),
     ("Split", 18, 11, "float[N] X", "Y, Z = Split <num_outputs = 2> (X)"),
     ("Split", 18, 17, "float[5] X", "Y, A, B, C = Split <num_outputs = 4> (X)"),

@@ -13,6 +13,7 @@ from support.opset_engines import meaning_of, outcomes, same
 import rnnlower
 from rnnlower.errors import OpsetError
 from rnnlower.opset import convert_opset
+from rnnlower.opset.families.shaping import COMPUTED_SIZES
 
 RNG = np.random.default_rng(3)
 SHAPES = {"a": (2, 3, 4), "b": (2, 3, 4), "m": (4, 5), "s": (4,), "c": (2, 8, 3, 5)}
@@ -405,6 +406,24 @@ def test_known_indices_of_gathers_are_not_noted() -> None:
         build(12, {"a": "float"}, "k = Constant<value_ints=[1,-1]>() y = Gather(a, k)", "static")
     )
     assert convert_opset(work, 9).notes == []
+
+
+def test_computed_sizes_of_reshapes_that_allow_zeros_are_noted_once() -> None:
+    """PyTorch's exporter writes allowzero=1 into every Reshape."""
+    text = """
+        main (float[N, T, 4] x) => (float[N, 4, T] y, float[N, A, B] z) {
+            sizes = Shape (x)
+            order = Constant <value_ints = [0, 2, 1]> ()
+            moved = Gather (sizes, order)
+            y = Reshape <allowzero = 1> (x, moved)
+            back = Gather (moved, order)
+            z = Reshape <allowzero = 1> (y, back)
+        }
+    """
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 14]> {text}')
+    own = ir.from_proto(model)
+    assert convert_opset(own, 13).notes == [COMPUTED_SIZES]
+    assert rnnlower.verify(model, ir.to_proto(own))
 
 
 @pytest.mark.parametrize("target", [12, 15, 17, 18])

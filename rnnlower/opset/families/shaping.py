@@ -11,6 +11,9 @@ from rnnlower.graph.initializers import FLOATS
 from rnnlower.opset.adapters import Adapter, Row, nonnegative_axes, nonnegative_axis, only, positive_axis
 from rnnlower.opset.step import VersionStep
 
+COMPUTED_SIZES = (
+    "before opset 14 a size of 0 in a Reshape is the input's: computed sizes are assumed to be positive"
+)
 NO_NEGATIVE_AXES = "the older spec has no negative axes"
 
 
@@ -54,11 +57,14 @@ def reshape_up(step: VersionStep) -> None:
 
 
 def reshape_14_down(step: VersionStep) -> None:
-    """allowzero=1 equals 0 if each size is positive, or that of the same axis of the input."""
-    if step.take("allowzero"):
-        values = step.ints(step.input(1))
-        if (values is None or 0 in values) and not _keeps_zeros(step):
-            step.refuse("allowzero=1 with a shape that is computed, or contains a zero")
+    """allowzero=1 equals 0 if each size is positive, or the input's; computed ones are assumed to be."""
+    if not step.take("allowzero") or _keeps_zeros(step):
+        return
+    values = step.ints(step.input(1))
+    if values is None:
+        step.note(COMPUTED_SIZES)
+    elif 0 in values:
+        step.refuse("allowzero=1 with a shape that contains a zero")
 
 
 def _keeps_zeros(step: VersionStep) -> bool:
