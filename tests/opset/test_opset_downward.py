@@ -408,6 +408,16 @@ def test_known_indices_of_gathers_are_not_noted() -> None:
     assert convert_opset(work, 9).notes == []
 
 
+def test_a_mask_that_a_trilu_makes_runs_on_onnxruntime() -> None:
+    """It has no Where of bools."""
+    model = build(14, {"a": "bool"}, "y = Trilu (a)", "static")
+    own = ir.from_proto(model)
+    convert_opset(own, 13)
+    result = rnnlower.verify(model, ir.to_proto(own))
+    assert result
+    assert result.engines["candidate"] == "onnxruntime"
+
+
 def test_computed_sizes_of_reshapes_that_allow_zeros_are_noted_once() -> None:
     """PyTorch's exporter writes allowzero=1 into every Reshape."""
     text = """

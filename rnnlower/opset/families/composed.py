@@ -178,7 +178,11 @@ def trilu_down(step: VersionStep) -> None:
     offset = step.op("Sub", numbers[1], step.with_axes("Unsqueeze", numbers[0], [1]))
     diagonal = step.const(0) if k is None else step.reshape(k, [])
     outside = step.op("Less" if step.attr("upper") else "Greater", offset, diagonal)
-    step.replace(step.op("Where", outside, step.const(0, dtype), x))
+    if dtype == ir.DataType.BOOL:
+        # onnxruntime's Where takes no bools.
+        step.replace(step.op("And", step.op("Not", outside), x))
+    else:
+        step.replace(step.op("Where", outside, step.const(0, dtype), x))
 
 
 def depth_to_space_down(step: VersionStep) -> None:
