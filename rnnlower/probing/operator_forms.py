@@ -127,6 +127,10 @@ def _forms() -> Iterator[OperatorForm]:
     yield OperatorForm("Gather", "Y = Gather (X, s)", {"X": (5, 4), "s": [[3, 1], [0, 2]]}, ("vector", 1))
     ellipsis = 'Y = Einsum <equation = "...i,ji->...j"> (X, W)'
     yield OperatorForm("Einsum", ellipsis, {"X": (2, 3, 4), "W": (5, 4)}, ("spelled", "equation"))
+    for kind, indices in (("Elements", [[-1, 0, -2, 1]]), ("ND", [[-1]])):
+        values = {"X": (5, 4), "s": indices, "u": (1, 4)}
+        yield OperatorForm(f"Gather{kind}", f"Y = Gather{kind} (X, s)", values, ("not_negative", 1))
+        yield OperatorForm(f"Scatter{kind}", f"Y = Scatter{kind} (X, s, u)", values, ("not_negative", 1))
     vectors: tuple[Values, Values] = {"X": (4,), "W": (2, 4, 3)}, {"X": (2, 5, 4), "W": (4,)}
     for index, factors in enumerate(vectors):
         yield OperatorForm("MatMul", "Y = MatMul (X, W)", factors, ("not_vector", index))

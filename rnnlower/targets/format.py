@@ -169,7 +169,7 @@ class Limit(Claim, frozen=True):
     versions: Annotated[tuple[Positive, ...] | None, _key("supported versions of the operator", [11, 13])] = (
         None
     )
-    spelled: Annotated[tuple[str, ...], _key("attributes that must have no ellipsis", ["equation"])] = ()
+    spelled: Annotated[tuple[str, ...], _key("attributes that must have no ellipsis", ["mode"])] = ()
     written: Annotated[
         tuple[str, ...], _key("attributes that must be written even if they are the default", ["mode"])
     ] = ()

@@ -101,6 +101,15 @@ CASES: dict[str, list[str]] = {
         "13; float[2, 3, 4] x; Flatten <axis = -1> (x)",
     ],
     "Gather": ["13; float[4, 3] x; Gather <axis = 1> (x, {int64[2, 2]: 2, 0, -1, 1})"],
+    "GatherElements": [
+        "13; float[5, 4] x; GatherElements (x, {int64[1, 4]: -1, 0, -2, 1})",
+        "13; float[N, 4] x; GatherElements <axis = -1> (x, {int32[1, 2]: -1, 3})",
+    ],
+    "GatherND": [
+        "13; float[5, 4] x; GatherND (x, {int64[2, 2]: -1, 0, 2, -2})",
+        "13; float[T, 4] x; GatherND (x, {int64[2, 1]: -1, 0})",
+        "13; float[N, 5, 4] x; GatherND <batch_dims = 1> (x, {int64[1, 2, 1]: -1, 1})",
+    ],
     "Gelu": ["20; float[3, 4] x; Gelu (x)", '20; float[3, 4] x; Gelu <approximate = "tanh"> (x)'],
     "Gemm": [
         "13; float[2, 3] a, float[3, 4] b; Gemm (a, b)",
@@ -159,7 +168,14 @@ CASES: dict[str, list[str]] = {
     "Relu": ["17; float[3, 4] x; Relu (x)"],
     "Reshape": ["14; float[4, 3] x; Reshape <allowzero = 1> (x, {int64[2]: 2, -1})"],
     "ReverseSequence": ["13; float[3, 2] x; ReverseSequence (x, {int64[2]: 3, 3})"],
-    "ScatterND": ["16; float[3, 2] x, float[1, 2] u; ScatterND (x, {int64[1, 1]: 1}, u)"],
+    "ScatterElements": [
+        "18; float[5, 4] x, float[1, 4] u; ScatterElements (x, {int64[1, 4]: -1, 0, -2, 1}, u)",
+        "18; float[N, 4] x, float[1, 2] u; ScatterElements <axis = -1> (x, {int32[1, 2]: -1, 1}, u)",
+    ],
+    "ScatterND": [
+        "16; float[3, 2] x, float[1, 2] u; ScatterND (x, {int64[1, 1]: 1}, u)",
+        "18; float[5, 4] x, float[1, 4] u; ScatterND (x, {int64[1, 1]: -1}, u)",
+    ],
     "STFT": [
         "17; float[2, 20, 1] x; STFT (x, {int64: 4}, , {int64: 8})",
         "17; float[2, 20] x; STFT (x, {int64: 4}, , {int64: 8})",
@@ -358,8 +374,18 @@ CASES: dict[str, list[str]] = {
 
 OUTPUTS = {"Split": 2}
 OTHER_ATTRIBUTES = (
-    *("AveragePool", "Conv", "ConvTranspose", "CumSum", "Gather", "Hardmax", "LogSoftmax"),
-    *("LpPool", "MatMul", "MaxPool", "Pad", "Reshape", "Softmax"),
+    *("AveragePool", "Conv", "ConvTranspose", "CumSum", "Gather", "GatherElements", "GatherND", "Hardmax"),
+    *(
+        "LogSoftmax",
+        "LpPool",
+        "MatMul",
+        "MaxPool",
+        "Pad",
+        "Reshape",
+        "ScatterElements",
+        "ScatterND",
+        "Softmax",
+    ),
 )
 """Operators that are expressed by themselves, with other attributes or inputs."""
 QUANTIZED = ("DynamicQuantizeMatMul", "MatMulIntegerToFloat", "QGemm")

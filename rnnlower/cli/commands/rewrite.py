@@ -64,7 +64,7 @@ def _views_of(options: Options) -> Views:
 
 @dataclasses.dataclass
 class Change:
-    """What became of a model that a command has changed.
+    """A model that a command has changed, not yet written.
 
     Attributes:
         model: The result.
@@ -84,7 +84,7 @@ class Change:
 
     @property
     def equal(self) -> bool:
-        """Whether no comparison found a difference."""
+        """Return whether no comparison found a difference."""
         return self.verification is None or bool(self.verification)
 
 

@@ -1,4 +1,4 @@
-"""Operators that move data, pools and Einsum, expressed by others where sizes are known."""
+"""Operators that move data, and Einsum, expressed by others where sizes are known."""
 
 from __future__ import annotations
 
@@ -218,117 +218,6 @@ def _exact_box(indices: np.ndarray, shape: Sequence[int]) -> list[tuple[int, int
     return [(int(start), int(stop)) for start, stop in zip(first, end, strict=True)]
 
 
-def _without_ceil(
-    op_type: str,
-    e: Emitter,
-    x: ir.Value,
-    *,
-    kernel_shape: Sequence[int],
-    ceil_mode: int = 0,
-    count_include_pad: int = 0,
-    auto_pad: str = "NOTSET",
-    strides: Sequence[int] = (),
-    dilations: Sequence[int] = (),
-    pads: Sequence[int] = (),
-    storage_order: int = 0,
-) -> ir.Value | None:
-    """Pad the ends instead of rounding the number of windows up."""
-    sizes, axes = e.shape(x), len(kernel_shape)
-    # Padding that is counted is counted inside of the padded input only.
-    if not ceil_mode or count_include_pad or auto_pad != "NOTSET" or sizes is None:
-        return None
-    strides, dilations = list(strides) or [1] * axes, list(dilations) or [1] * axes
-    pads = list(pads) or [0] * (2 * axes)
-    for axis, size in enumerate(sizes[2:]):
-        if size is None:
-            return None
-        stride, width = strides[axis], (kernel_shape[axis] - 1) * dilations[axis] + 1
-        first = size + pads[axis]
-        last = -(-(first + pads[axes + axis] - width) // stride)
-        # A window that would begin in the padding at the end is left out.
-        last -= last * stride >= first
-        pads[axes + axis] = max(pads[axes + axis], last * stride + width - first)
-    if any(pad >= kernel for pad, kernel in zip(pads[axes:], kernel_shape, strict=True)):
-        return None
-    given: dict[str, Any] = {"kernel_shape": list(kernel_shape), "strides": strides, "pads": pads}
-    if set(dilations) != {1}:
-        given["dilations"] = dilations
-    return e.op(op_type, x, **given)
-
-
-def _strides_written(
-    op_type: str, e: Emitter, x: ir.Value, *, kernel_shape: Sequence[int], **attributes: Any
-) -> ir.Value | None:
-    """The strides, left out, are 1."""
-    if "strides" in attributes:
-        return None
-    attributes |= {"kernel_shape": kernel_shape, "strides": [1] * len(kernel_shape)}
-    return e.ops(op_type, x, outputs=1, **attributes)[0]
-
-
-def _pads_written(
-    op_type: str,
-    e: Emitter,
-    x: ir.Value,
-    *weights: ir.Value | None,
-    auto_pad: str = "NOTSET",
-    pads: Sequence[int] = (),
-    **attributes: Any,
-) -> ir.Value | None:
-    """The pads follow from the sizes."""
-    sizes, kernel = e.shape(x), attributes.get("kernel_shape")
-    kernel = kernel or ((e.shape(weights[0]) or ())[2:] if weights else ())
-    if auto_pad not in ("SAME_UPPER", "SAME_LOWER") or not kernel or sizes is None:
-        return None
-    if None in (*sizes[2:], *kernel):
-        return None
-    ones = [1] * len(kernel)
-    strides, dilations = (attributes.get(name) or ones for name in ("strides", "dilations"))
-    if not weights and any(dilation != 1 for dilation in dilations):
-        return None  # The ONNX spec and onnxruntime disagree on the pads of a pool with dilations.
-    totals = [
-        max(0, -(size or 0) % stride + (width - 1) * dilation + 1 - stride)
-        for size, width, stride, dilation in zip(sizes[2:], kernel, strides, dilations, strict=True)
-    ]
-    attributes |= {"strides": strides, "pads": _halves(totals, more_at_end=auto_pad == "SAME_UPPER")}
-    return e.ops(op_type, x, *weights, outputs=1, **attributes)[0]
-
-
-def _transposed_pads_written(
-    e: Emitter,
-    x: ir.Value,
-    *weights: ir.Value | None,
-    auto_pad: str = "NOTSET",
-    pads: Sequence[int] = (),
-    output_shape: Sequence[int] = (),
-    **attributes: Any,
-) -> ir.Value | None:
-    """The pads follow from the sizes of the output."""
-    sizes, kernel = e.shape(x), attributes.get("kernel_shape") or (e.shape(weights[0]) or ())[2:]
-    same = auto_pad in ("SAME_UPPER", "SAME_LOWER")
-    if not (same or output_shape) or sizes is None or not kernel or None in (*sizes[2:], *kernel):
-        return None
-    ones = [1] * len(kernel)
-    strides, dilations = (attributes.get(name) or ones for name in ("strides", "dilations"))
-    added = attributes.get("output_padding") or [0] * len(kernel)
-    known = [size or 0 for size in sizes[2:]]
-    wanted = output_shape or [size * stride for size, stride in zip(known, strides, strict=True)]
-    rows = zip(known, kernel, strides, dilations, added, wanted[-len(kernel) :], strict=True)
-    totals = [
-        stride * (size - 1) + more + (width - 1) * dilation + 1 - out
-        for size, width, stride, dilation, more, out in rows
-    ]
-    if any(total < 0 for total in totals):
-        return None
-    written = _halves(totals, more_at_end=auto_pad == "SAME_UPPER")
-    return e.ops("ConvTranspose", x, *weights, outputs=1, pads=written, **attributes)[0]
-
-
-def _halves(totals: Sequence[int], *, more_at_end: bool) -> list[int]:
-    less, more = [total // 2 for total in totals], [total - total // 2 for total in totals]
-    return [*less, *more] if more_at_end else [*more, *less]
-
-
 def _of_rows(op_type: str, e: Emitter, x: ir.Value, *, axis: int) -> ir.Value | None:
     """Below opset 13, the axes from the attribute axis on are one."""
     dims = e.shape(x)
@@ -364,23 +253,46 @@ def _einsum(e: Emitter, *operands: ir.Value, equation: str) -> ir.Value | None:
     return write_einsum(e, equation, operands, [None if each is None else len(each) for each in shapes])
 
 
+def _indices_from_front(
+    op_type: str, e: Emitter, x: ir.Value, indices: ir.Value, *updates: ir.Value, **attributes: Any
+) -> ir.Value | None:
+    """Constant indices that count from the end of known axes count from the front."""
+    found, shape = e.content(indices), e.shape(x)
+    if found is None or shape is None or not (found < 0).any():
+        return None
+    first = (
+        attributes.get("batch_dims", 0) if op_type.endswith("ND") else attributes.get("axis", 0) % len(shape)
+    )
+    sizes = shape[first : first + (found.shape[-1] if op_type.endswith("ND") else 1)]
+    if None in sizes:
+        return None
+    places = np.where(found < 0, found + np.array(sizes, found.dtype), found)
+    return e.op(op_type, x, e.constant(places), *updates, **attributes)
+
+
+def _gather_nd_by_gather(
+    e: Emitter, x: ir.Value, indices: ir.Value, *, batch_dims: int = 0
+) -> ir.Value | None:
+    """Constant indices of one axis are those of a Gather."""
+    found = e.content(indices)
+    if found is None or found.shape[-1] != 1 or batch_dims:
+        return None
+    return e.op("Gather", x, e.constant(found[..., 0]), axis=0)
+
+
 SHAPING: Mapping[str, Sequence[Fallback]] = {
-    **{
-        op_type: [partial(form, op_type) for form in (_without_ceil, _pads_written, _strides_written)]
-        for op_type in ("AveragePool", "MaxPool")
-    },
     **{op_type: [partial(_as_reshape, op_type)] for op_type in ("Flatten", "Reshape", "Unsqueeze")},
     **{op_type: [partial(_of_rows, op_type)] for op_type in ("Hardmax", "LogSoftmax", "Softmax")},
     "ConstantOfShape": [_value_written, _constant_of_shape_by_expand],
-    "Conv": [partial(_pads_written, "Conv")],
-    "ConvTranspose": [_transposed_pads_written],
     "CumSum": [_cumulative_sum],
     "Einsum": [_spelled_einsum, _einsum],
     "Gather": [_gather_by_vector],
-    "LpPool": [partial(_strides_written, "LpPool")],
+    "GatherElements": [partial(_indices_from_front, "GatherElements")],
+    "GatherND": [_gather_nd_by_gather, partial(_indices_from_front, "GatherND")],
     "Pad": [_pad_by_gathers, _pad_after_slice],
     "ReverseSequence": [_reverse],
-    "ScatterND": [_scatter_around_box],
+    "ScatterElements": [partial(_indices_from_front, "ScatterElements")],
+    "ScatterND": [partial(_indices_from_front, "ScatterND"), _scatter_around_box],
     "Slice": [_slice_by_gathers, _slice_by_scan],
     "Split": [_split],
     "Squeeze": [_squeeze_named, partial(_as_reshape, "Squeeze")],
