@@ -169,6 +169,18 @@ def test_n_beside_a_batch_is_a_length(batch: str) -> None:
     assert max(trial.feeds["x"].shape[0] for trial in _trials(model)) < 10
 
 
+def test_a_trace_of_many_steps_gets_as_many() -> None:
+    """Its axes may be declared open all the same."""
+    constants = {"last": np.array(46), "weights": np.ones(47, np.float32)}
+    nodes = [
+        helper.make_node("Gather", ["x", "last"], ["y"]),
+        helper.make_node("Add", ["x", "weights"], ["z"]),
+    ]
+    outputs = [info("y", FLOAT, []), info("z", FLOAT, None)]
+    model = model_of(nodes, [info("x", FLOAT, ["T"])], outputs, constants)
+    assert verify(model, model)
+
+
 def test_a_model_that_runs_at_no_size_is_not_verified() -> None:
     constants = {"shape": np.array([7, 11, 13, 17])}
     nodes = [helper.make_node("Reshape", ["x", "shape"], ["y"])]

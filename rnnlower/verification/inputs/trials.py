@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+from onnx import numpy_helper
 
 from rnnlower import wording
 from rnnlower.engines.session import Array, RunError, brief
@@ -69,7 +70,7 @@ def input_maker(
     hints = [d for value in reference.output for d in dims_of(value) or () if isinstance(d, int)]
     hints += [d for node in facts.recurrent for d in node.x_dims or () if isinstance(d, int)]
     hints += [d for node in facts.recurrent for d in node.state_dims]
-    hints += _sizes_of_branches(reference)
+    hints += (*_sizes_of_branches(reference), _size_of_gathers(reference))
     own = {value.name: dims_of(value) for value in values}
     plan = ShapePlan.merge(own, others, facts, hints)
     types = {value.name: value.type.tensor_type.elem_type for value in values}
@@ -83,6 +84,25 @@ def _sizes_of_branches(main: onnx.GraphProto) -> Iterator[int]:
         for node in graph.node:
             if node.op_type == "Constant" and given.intersection(node.output):
                 yield from (size for value in node.attribute for size in value.t.dims)
+
+
+def _size_of_gathers(main: onnx.GraphProto) -> int:
+    """Return the least size that has the last place that is a constant: a trace reads each of its steps."""
+    nodes = [*nodes_in(main)]
+    constants = {tensor.name: tensor for graph in graphs_in(main) for tensor in graph.initializer}
+    constants |= {
+        node.output[0]: each.t for node in nodes if node.op_type == "Constant" for each in node.attribute
+    }
+    read = [constants.get(node.input[1]) for node in nodes if node.op_type == "Gather"]
+    places = [
+        numpy_helper.to_array(tensor).max()
+        for tensor in read
+        if tensor is not None
+        and tensor.data_type
+        and tensor.data_location != tensor.EXTERNAL
+        and 0 not in tensor.dims
+    ]
+    return int(max(places, default=-1)) + 1
 
 
 def _weight_count(main: onnx.GraphProto) -> int:
