@@ -75,7 +75,7 @@ a missing or malformed option is not listed.
 | onnxruntime's quantizer fails on the rest of the model: REASON; REMEDY | 3 | it does, in its own words |
 | the step model does not run on the numbers of the test in C: REASON | 4 | `stream --emit c` |
 | RUNTIME does not run the result: REASON | 4 | a runtime of `quantize --on` refuses it, in its own words |
-| RUNTIME runs the model in none of these forms | 4 | `bench` finds nothing to time |
+| RUNTIME runs the model correctly in none of these forms | 4 | `bench` finds nothing to time |
 | RUNTIME was still loading after N s; RNNLOWER_ENGINE_SECONDS allows more | 4 | a runtime of `--on` hangs |
 | RUNTIME ended its process while loading the model, by SIGNAL: LAST WORDS | 4 | a runtime of `--on` crashes |
 | RUNTIME failed loading the model: REASON | 4 | a runtime of `--on` refuses it, in its own words |

@@ -229,5 +229,5 @@ def test_bench_times_the_forms_on_the_runtime(tmp_path: Path) -> None:
     run = rnnlower(*arguments, runtime_command(tmp_path, model=NUDGED), "--json", code=1)
     assert not run.json["on"]["equal"]
     run = rnnlower(*arguments, runtime_command(tmp_path, model="sys.exit('off')"), code=4)
-    assert f"the command {sys.executable} runs the model in none of these forms" in run.stderr
+    assert f"the command {sys.executable} runs the model correctly in none of these forms" in run.stderr
     assert "is not installed" in rnnlower(*arguments, "rknn", code=4).stderr

@@ -205,7 +205,7 @@ def _problem(result: BenchResult) -> RnnLowerError | None:
         return UnsupportedModelError("the model cannot be lowered in any of these forms")
     if not result.timed:
         title = "onnxruntime" if result.runtime is None else result.runtime.label
-        return UnverifiableError(f"{title} runs the model in none of these forms")
+        return UnverifiableError(f"{title} runs the model correctly in none of these forms")
     return None
 
 
