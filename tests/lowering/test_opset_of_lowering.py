@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 
+import numpy as np
 import onnx
 import pytest
 from onnx import helper
@@ -98,6 +99,15 @@ def test_a_scan_over_a_batch_says_it_at_opset_8() -> None:
     model = recurrent_model("RNN", inputs={"X": (FLOAT, [5, 2, 3])}, opset=14)
     lowered = rnnlower.scan(model, opset=8)
     assert opset_of(lowered) == 8
+    assert rnnlower.verify(model, lowered, trials=2)
+
+
+def test_rows_that_end_after_the_first_steps_raise_the_opset() -> None:
+    node = helper.make_node("RNN", ["X", "W", "R", "", "lengths"], ["Y"], hidden_size=4)
+    constants = {**weights("RNN"), "lengths": np.array([7, 5], np.int32)}
+    model = model_of([node], [info("X", FLOAT, [7, 2, 3])], [info("Y", FLOAT, None)], constants, opset=7)
+    lowered = rnnlower.unroll(model)
+    assert opset_of(lowered) == 9
     assert rnnlower.verify(model, lowered, trials=2)
 
 
