@@ -16,6 +16,7 @@ from support.configs import Config, configs
 from rnnlower.engines.reference import evaluate
 from rnnlower.errors import OpsetError
 from rnnlower.opset import OpsetReport, convert_opset
+from rnnlower.opset.families.shaping import COMPUTED_SIZES
 
 OPSETS = range(1, 27)
 TOLERANCES = {"float16": 2e-2, "bfloat16": 4e-2, "float32": 1e-4, "float64": 1e-9}
@@ -25,7 +26,7 @@ REASONS = re.compile(
     r"|does not take tensor\(bfloat16\)"
     r"|(Scan|Where|Loop|If|Identity)-\d+ does not exist before"
     r"|DequantizeLinear-13 does not take tensor\((float16|bfloat16)\)"
-    r"|Reshape-(5 cannot become Reshape-1|14 cannot become Reshape-13)"
+    r"|Reshape-5 cannot become Reshape-1"
     r"|Expand-8 does not exist before .*(not known|no way)"
     r"|Loop-1 needs at least one loop-carried value"
     # A double, the only way round, holds no int64 exactly.
@@ -40,21 +41,18 @@ def convert(model: onnx.ModelProto, target: int) -> tuple[onnx.ModelProto, Opset
     return ir.to_proto(work), report
 
 
-def attempt(model: onnx.ModelProto, target: int) -> tuple[onnx.ModelProto | None, str]:
-    """Return the converted model, or why there is none."""
-    try:
-        return convert(model, target)[0], ""
-    except OpsetError as error:
-        return None, str(error)
-
-
 def check_conversion(config: Config, target: int, rng: np.random.Generator) -> bool:
     """Convert a config's model; False if that is refused for a known reason."""
     model, feeds = config.build(), config.make_inputs(rng)
     expected = config.expected(feeds)
-    converted, reason = attempt(model, target)
-    if converted is None:
-        assert REASONS.search(reason), reason
+    try:
+        converted, report = convert(model, target)
+    except OpsetError as error:
+        if REASONS.search(str(error)):
+            return False
+        raise
+    if COMPUTED_SIZES in report.notes and not all(array.size for array in feeds.values()):
+        # The note says that this is not judged.
         return False
     if valid(model):
         onnx.checker.check_model(converted, full_check=True)
