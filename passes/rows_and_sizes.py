@@ -121,8 +121,7 @@ def _write_product(gemm: ir.Node, names: NameSource, pool: InitializerPool) -> N
 
 def _write_scale(norm: ir.Node, names: NameSource, pool: InitializerPool) -> None:
     """Write a BatchNormalization of constants as the Mul and the Add of its features, the last axis."""
-    scale, shift, mean, variance = _parameters(norm)
-    assert scale is not None and shift is not None and mean is not None and variance is not None  # noqa: PT018
+    scale, shift, mean, variance = _constant_parameters(norm)
     deviation = np.sqrt(variance.numpy().astype(np.float64) + norm.attributes.get_float("epsilon", 1e-5))
     factor = scale.numpy() / deviation
     numbers = (factor, shift.numpy() - mean.numpy() * factor)
@@ -133,9 +132,11 @@ def _write_scale(norm: ir.Node, names: NameSource, pool: InitializerPool) -> Non
     replace_with_values(norm, [result])
 
 
-def _parameters(norm: ir.Node) -> list[ir.TensorProtocol | None]:
+def _constant_parameters(norm: ir.Node) -> list[ir.TensorProtocol]:
+    """Return the parameters of a BatchNormalization that are constants: four if all of them are."""
     # PyTorch writes equal parameters once, and Identity nodes.
-    return [constant_of(value and look_through_identities(value)) for value in norm.inputs[1:]]
+    found = (constant_of(value and look_through_identities(value)) for value in norm.inputs[1:])
+    return [tensor for tensor in found if tensor is not None]
 
 
 def _find_layers(facts: Facts, fold: ir.Node) -> _Layers | None:
@@ -183,7 +184,7 @@ def _is_of_rows(facts: Facts, node: ir.Node, inside: Sequence[ir.Value]) -> bool
     if node.op_type in _SOFTMAXES:
         return axes_along(node, 2, facts.opset) == range(1, 2)
     if node.op_type == "BatchNormalization":
-        is_fixed = all(parameter is not None for parameter in _parameters(node))
+        is_fixed = len(_constant_parameters(node)) == 4
         return is_fixed and len(node.outputs) == 1 and not node.attributes.get_int("training_mode", 0)
     shapes = [facts.dims(value) for value in node.inputs if value is not None and value not in inside]
     if node.op_type in POINTWISE:

@@ -187,8 +187,8 @@ def _sketch(task: Task, strategy: str, form: Form, costs: Mapping[str, float]) -
 
     node, steps = task.node, task.node.seq_length
     # Rows of known lengths may end after the third step.
-    is_even = constant_of(node.inputs.get("sequence_lens")) is None
-    if strategy == "unroll" and steps is not None and steps > 3 and is_even:
+    lengths = constant_of(node.inputs.get("sequence_lens"))
+    if strategy == "unroll" and steps is not None and steps > 3 and lengths is None:
         three = counts(dataclasses.replace(node, seq_length=3))
         total = counts(dataclasses.replace(node, seq_length=2)).of_line(three, steps) if costs else three
     else:

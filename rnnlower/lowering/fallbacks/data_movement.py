@@ -232,25 +232,26 @@ def _of_rows(op_type: str, e: Emitter, x: ir.Value, *, axis: int) -> ir.Value | 
 def _cumulative_sum(e: Emitter, x: ir.Value, axis: ir.Value, **attributes: Any) -> ir.Value | None:
     """The axis is a scalar."""
     number = e.content(axis)
-    return (
-        None
-        if number is None or not number.ndim
-        else e.op("CumSum", x, e.constant(number.reshape(())), **attributes)
-    )
+    if number is None or not number.ndim:
+        return None
+    return e.op("CumSum", x, e.constant(number.reshape(())), **attributes)
 
 
 def _spelled_einsum(e: Emitter, *operands: ir.Value, equation: str) -> ir.Value | None:
     """The equation has a letter for each axis of an ellipsis."""
     if "." not in equation:
         return None
-    shapes = [e.shape(each) for each in operands]
-    terms, result = einsum_terms(equation, [None if each is None else len(each) for each in shapes])
+    terms, result = einsum_terms(equation, _ranks(e, operands))
     return e.op("Einsum", *operands, equation=f"{','.join(terms)}->{result}") if terms else None
 
 
 def _einsum(e: Emitter, *operands: ir.Value, equation: str) -> ir.Value | None:
-    shapes = [e.shape(each) for each in operands]
-    return write_einsum(e, equation, operands, [None if each is None else len(each) for each in shapes])
+    return write_einsum(e, equation, operands, _ranks(e, operands))
+
+
+def _ranks(e: Emitter, values: Sequence[ir.Value]) -> list[int | None]:
+    shapes = map(e.shape, values)
+    return [None if shape is None else len(shape) for shape in shapes]
 
 
 def _indices_from_front(
@@ -260,10 +261,11 @@ def _indices_from_front(
     found, shape = e.content(indices), e.shape(x)
     if found is None or shape is None or not (found < 0).any():
         return None
-    first = (
-        attributes.get("batch_dims", 0) if op_type.endswith("ND") else attributes.get("axis", 0) % len(shape)
-    )
-    sizes = shape[first : first + (found.shape[-1] if op_type.endswith("ND") else 1)]
+    if op_type.endswith("ND"):
+        first, count = attributes.get("batch_dims", 0), found.shape[-1]
+    else:
+        first, count = attributes.get("axis", 0) % len(shape), 1
+    sizes = shape[first : first + count]
     if None in sizes:
         return None
     places = np.where(found < 0, found + np.array(sizes, found.dtype), found)

@@ -166,10 +166,12 @@ class InputMaker:
         shape, dtype, use = turn.shapes[name], self._dtype(name), self.facts.uses.get(name, Uses())
         rng = np.random.default_rng([self.seed, turn.trial, turn.attempt, zlib.crc32(name.encode())])
         if name in self.facts.padded:
-            least, most = self.facts.padded[name]
+            minimum, maximum = self.facts.padded[name]
             by_mask = is_inexact(dtype)
-            lengths = np.maximum(_lengths(rng, shape[:-1] if by_mask else shape, most, turn.round), least)
-            return (np.arange(most) < lengths[..., None] if by_mask else lengths).astype(dtype)
+            lengths = np.maximum(
+                _lengths(rng, shape[:-1] if by_mask else shape, maximum, turn.round), minimum
+            )
+            return (np.arange(maximum) < lengths[..., None] if by_mask else lengths).astype(dtype)
         if name in turn.switches:
             return np.full(shape, turn.switches[name]).astype(dtype)
         if use.lengths:
