@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -11,10 +12,10 @@ from rnnlower.arguments import MAX_LENGTH, dictionary, integer
 from rnnlower.errors import OptionError, UnsupportedModelError
 from rnnlower.files.metadata import PadMetadata, StreamMetadata
 from rnnlower.graph.inference import forget_inner_shapes
-from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
+from rnnlower.graph.initializers import FREE_INITIALIZERS_IR, constant_of
 from rnnlower.graph.symbols import dim_name
 from rnnlower.graph.versions import needed_opset
-from rnnlower.graph.walk import default_opset
+from rnnlower.graph.walk import default_opset, node_label, walk_all
 from rnnlower.lowering import LAST_OPSET
 from rnnlower.padding.bodies import LOOPS
 from rnnlower.padding.layout_operators import LAYOUT_OPERATORS
@@ -44,6 +45,9 @@ RULES: Mapping[str, Rule] = {
     **LOOPS,
 }
 """The rule of each operator that padding may reach; any other operator is refused."""
+
+_READ_SIZES = frozenset({"Add", "Sub", "Mul", "Div", "Min", "Max", "Range"})
+"""The operators that compute with the number of steps in models of an open length."""
 
 
 def _maximum_is_fixed(model: ir.Model, padding: PadLengthsPass) -> bool:
@@ -128,8 +132,8 @@ class PadLengthsPass(Pass):
             FreezeInitializersPass()(model, self.facts)
         opset = max(needed_opset(model), FIRST_PADDED_OPSET)
         if opset > default_opset(model):
-            self.notes = convert_to_first_possible(model, opset, self.facts, last=LAST_OPSET)
-        make_axes_dynamic(model, self.maxima, self.time_axes)
+            self.notes += convert_to_first_possible(model, opset, self.facts, last=LAST_OPSET)
+        self.notes += make_axes_dynamic(model, self.maxima, self.time_axes)
         UnfoldRowsPass()(model, self.facts)
         unfold_groups(model)
         inputs = self._axes(model)
@@ -188,13 +192,16 @@ class PadLengthsPass(Pass):
 
 def make_axes_dynamic(
     model: ir.Model, maxima: Mapping[str, int], time_axes: Mapping[str, int] | None
-) -> None:
+) -> list[str]:
     """Give the static time axes of inputs the name of the length.
+
+    Returns:
+        Notes about numbers of the model that may have been computed from the static length.
 
     Raises:
         OptionError: There is no such axis, or several lengths.
     """
-    inputs = {value.name: value for value in model.graph.inputs}
+    inputs, notes = {value.name: value for value in model.graph.inputs}, list[str]()
     for name, axis in dictionary("time_axes", time_axes).items():
         if name not in inputs or (shape := inputs[name].shape) is None:
             raise OptionError(f"the model has no input {name!r} of known shape")
@@ -203,9 +210,26 @@ def make_axes_dynamic(
         if len(maxima) != 1:
             raise OptionError(f"{option('time-axis')} works with a single length only")
         (symbol,) = maxima
+        if isinstance(size := shape[axis], int):
+            notes += _notes_of_folded_sizes(model, size)
         inputs[name].shape = ir.Shape(
             [ir.SymbolicDim(symbol) if place == axis % len(shape) else d for place, d in enumerate(shape)]
         )
+    return notes
+
+
+def _notes_of_folded_sizes(model: ir.Model, size: int) -> Iterator[str]:
+    """Yield a note for each scalar that may be the static length, or one divided by it, as in a mean."""
+    for node, _ in walk_all(model):
+        if node.op_type not in _READ_SIZES:
+            continue
+        tensors = [tensor for value in node.inputs if (tensor := constant_of(value)) is not None]
+        for number in (float(tensor.numpy().item()) for tensor in tensors if tensor.size == 1):
+            if any(math.isclose(number, each, rel_tol=1e-3) for each in (size, 1 / size)):
+                yield (
+                    f"{node_label(node)} reads the number {number:.4g}, which may follow from the static "
+                    f"length {size}; if it does, shorter sequences come out wrong: pad a model of open length"
+                )
 
 
 def _alone(maxima: Mapping[str, int]) -> str:
@@ -302,7 +326,7 @@ def _make_axes_dynamic(work: PadWork) -> None:
 
     Before: inputs of a static length. After: the length has its name.
     """
-    make_axes_dynamic(work.model, work.options.max, work.options.time_axes)
+    work.notes += make_axes_dynamic(work.model, work.options.max, work.options.time_axes)
     work.facts.forget()
 
 

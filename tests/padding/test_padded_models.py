@@ -169,6 +169,20 @@ def test_a_time_axis_of_a_size_that_is_given_is_refused(sizes: dict[str, Any]) -
         rnnlower.pad(source, max={"T": MAXIMUM}, time_axes={"x": 0}, **sizes)
 
 
+@pytest.mark.parametrize(
+    ("divide", "reads"), [("Div (s, n)", 13), ("Mul (n, s)", 1 / 13), ("Div (s, n)", 12)]
+)
+def test_a_number_that_may_be_the_static_length_is_noted(divide: str, reads: float) -> None:
+    source = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> main (float[13, 1, 3] x) => (float[1, 3] z) '
+        f"{{ a = Constant <value_ints = [0]> () n = Constant <value_float = {reads:.9f}> () "
+        f"s = ReduceSum <keepdims = 0> (x, a) z = {divide} }}"
+    )
+    _, report = rnnlower.pad.with_report(source, max={"T": MAXIMUM}, time_axes={"x": 0})
+    told = [note for note in report.notes if "may follow from the static length 13" in note]
+    assert len(told) == (reads != 12)
+
+
 def test_a_static_length_in_a_shape_is_refused() -> None:
     source = with_weights(
         '<ir_version: 8, opset_import: ["" : 17]> main (float[13, 1, 3] x) => (float[13, 4] z) '
