@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import math
@@ -12,6 +13,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.operator_kinds import source_axes
 from rnnlower.graph.walk import operand, required_input
+from rnnlower.lowering.emitter import Emitter
 from rnnlower.padding.relative_shift import follow_shift
 from rnnlower.padding.sizes import ROWS, Axes, NoRuleError, OpenSizeError, Size
 from rnnlower.padding.validity import emit_max, emit_min
@@ -158,84 +160,132 @@ def _split(flow: PadFlow, node: ir.Node) -> list[Axes]:
     return [axes] * len(node.outputs)
 
 
-def _bounds(flow: PadFlow, node: ir.Node) -> dict[int, tuple[list[int], list[int], int]]:
-    """Return the starts and ends at the example lengths, and the step, for each axis of a Slice."""
+_TO_THE_END = np.iinfo(np.int32).max
+"""The least end that exporters write for a part that has all elements up to the last."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Cut:
+    """What a Slice takes of one axis.
+
+    Attributes:
+        axis, step: The axis and its step.
+        place: The element of the Slice's inputs for it.
+        starts, ends: The bounds at the example lengths, the maximum first.
+    """
+
+    axis: int
+    place: int
+    starts: list[int]
+    ends: list[int]
+    step: int
+
+    @property
+    def is_whole(self) -> bool:
+        return self.starts == [0] * len(self.starts) and min(self.ends) >= _TO_THE_END and self.step == 1
+
+
+def _cuts(flow: PadFlow, node: ir.Node) -> list[_Cut]:
+    """Return what a Slice takes of each axis of which it does not take all."""
     rank = len(flow.shape(node.inputs[0]))
     starts, ends = (flow.ints(node, name, index) or [] for index, name in enumerate(("starts", "ends"), 1))
     axes, steps = flow.ints(node, "axes", 3), flow.ints(node, "steps", 4)
-    places = [*range(len(starts[0]))] if axes is None else [axis % rank for axis in axes[0]]
-    return {
-        axis: (
+    found = [
+        _Cut(
+            number if axes is None else axes[0][number] % rank,
+            number,
             [each[number] for each in starts],
             [each[number] for each in ends],
             1 if steps is None else steps[0][number],
         )
-        for number, axis in enumerate(places)
-    }
+        for number in range(len(starts[0]))
+    ]
+    return [cut for cut in found if not cut.is_whole]
 
 
 def _slice(flow: PadFlow, node: ir.Node) -> Axes:
-    axes, bounds = dict(flow.axes_of(node.inputs[0])), _bounds(flow, node)
+    axes, cuts = dict(flow.axes_of(node.inputs[0])), _cuts(flow, node)
     out = dict(enumerate(zip(*flow.shapes(node.outputs[0]), strict=True)))
-    for place, (axis, (starts, ends, _)) in enumerate(bounds.items()):
-        if axis in axes:
+    for cut in cuts:
+        if cut.axis in axes:
             continue
-        varying = next((each for each in (out[axis], starts, ends) if len({*each}) > 1), None)
-        if varying is None and flow.short_numbers(operand(node, 1), place) - {*starts}:
+        varying = next((each for each in (out[cut.axis], cut.starts, cut.ends) if len({*each}) > 1), None)
+        if varying is None and flow.short_numbers(operand(node, 1), cut.place) - {*cut.starts}:
             raise NoRuleError("cuts a part whose start follows from the length")
         if varying is not None:
             # Of what has one size, each length takes a part of its own.
             size = flow.deciding_length(varying)
-            axes[axis] = size.with_table([flow.shape(node.inputs[0])[axis]] * len(size.table))
-    cut = [axis for axis in bounds if axis in axes]
-    places = [place for place, axis in enumerate(bounds) if axis in cut]
-    if cut and any(flow.follows_from_other_sizes(each, places) for each in node.inputs[1:3]):
+            axes[cut.axis] = size.with_table([flow.shape(node.inputs[0])[cut.axis]] * len(size.table))
+    over_time = [cut for cut in cuts if cut.axis in axes]
+    _refuse_other_sizes(flow, node, over_time)
+    emitter, sizes, moved = flow.emitter_for(node), dict(axes), dict[_Cut, ir.Value]()
+    for cut in over_time:
+        sizes[cut.axis], part = _cut(flow, node, cut, axes, emitter, is_fixed=len({*out[cut.axis]}) == 1)
+        if part is not None:
+            moved[cut] = part
+    if len(moved) > 1:
+        raise NoRuleError("cuts several axes from their ends")
+    for cut, part in moved.items():
+        others = [each for each in cuts if each is not cut]
+        flow.replace(node, _cut_others(flow, node, others, part, emitter), emitter)
+    return sizes
+
+
+def _refuse_other_sizes(flow: PadFlow, node: ir.Node, cuts: list[_Cut]) -> None:
+    places = [cut.place for cut in cuts]
+    if places and any(flow.follows_from_other_sizes(each, places) for each in node.inputs[1:3]):
         raise OpenSizeError("cuts a part whose size follows from another open size")
-    for axis in cut:
-        axes[axis] = _cut(flow, node, axis, axes, is_fixed=len({*out[axis]}) == 1)
-    return axes
 
 
-def _cut(flow: PadFlow, node: ir.Node, axis: int, axes: Axes, *, is_fixed: bool) -> Size:
-    """Take a part of the valid steps, and return its size; `is_fixed` if that is one number."""
-    bounds, size, source = _bounds(flow, node), axes[axis], required_input(node)
-    place, (starts, ends, step) = [*bounds].index(axis), bounds[axis]
+def _cut(
+    flow: PadFlow, node: ir.Node, cut: _Cut, axes: Axes, emitter: Emitter, *, is_fixed: bool
+) -> tuple[Size, ir.Value | None]:
+    """Take a part of the valid steps along one axis.
+
+    Returns:
+        Its size (`is_fixed` if that is one number), and the part, unless the Slice itself takes it.
+    """
+    size, source, axis, step = axes[cut.axis], required_input(node), cut.axis, cut.step
     first, last = operand(node, 1), operand(node, 2)
-    start = flow.bound_of(first, place, starts, size, is_start=True)
-    end = flow.bound_of(last, place, ends, size, is_start=False)
+    start = flow.bound_of(first, cut.place, cut.starts, size, is_start=True)
+    end = flow.bound_of(last, cut.place, cut.ends, size, is_start=False)
     if start is None or end is None:
         raise NoRuleError(f"cuts a part whose {'start' if start is None else 'end'} follows from the length")
     parts = [range(have)[a:b:step] for have, a, b in zip(size.table, start.table, end.table, strict=True)]
     if step < 0:
         if step < -1 or [*map(len, parts)] != [*size.table]:
             raise NoRuleError("cuts a part of the reversed sequence")
-        if len(bounds) > 1:
-            raise NoRuleError("cuts several axes, and time from its end")
-        _flip(flow, node, axis, axes)
-        return size
+        return size, _flip(flow, source, axis, axes, emitter)
     found, begins = _growing(size.with_table(map(len, parts))), [part.start for part in parts]
     is_front = len({*itertools.compress(begins, found.table)}) == 1
     # Shorter sequences would leave nothing, or less than a number of steps that count from the end.
     flow.require(found, found.full if is_fixed and not is_front else 1)
-    if first is not None and not flow.fits_short_elements(start, first, place):
+    if first is not None and not flow.fits_short_elements(start, first, cut.place):
         raise NoRuleError("cuts a part whose start follows from the length")
     valid = slice(flow.least[size.symbol], None)
     if not found.full or len({*begins[valid]}) == 1:
-        return found
-    if len(bounds) > 1:
-        raise NoRuleError("cuts several axes, and time from its end")
-    emitter, steps = flow.emitter_for(node), range(0, found.full * step, step)
+        return found, None
+    steps = range(0, found.full * step, step)
     offsets = {begin - have for begin, have in zip(begins[valid], size.table[valid], strict=True)}
     rank = len(flow.shape(source))
     if len(offsets) == 1:
         from_end = offsets.pop()
         steps = range(from_end, from_end + steps.stop, step)
-        part = flow.masks.last_steps(emitter, source, axis, axes, steps, rank)
-    else:
-        begin = size.with_table(begins)
-        part = flow.masks.steps_from(emitter, source, axis, axes, begin, steps, rank)
-    flow.replace(node, part, emitter)
-    return found
+        return found, flow.masks.last_steps(emitter, source, axis, axes, steps, rank)
+    begin = size.with_table(begins)
+    return found, flow.masks.steps_from(emitter, source, axis, axes, begin, steps, rank)
+
+
+def _cut_others(flow: PadFlow, node: ir.Node, cuts: list[_Cut], part: ir.Value, emitter: Emitter) -> ir.Value:
+    """Cut the other axes of a Slice, of which a part along one has been taken."""
+    if not cuts:
+        return part
+    _refuse_other_sizes(flow, node, cuts)
+    bounds = [(cut.starts[0], cut.ends[0], cut.axis, cut.step) for cut in cuts]
+    starts, ends, axes, steps = zip(*bounds, strict=True)
+    if {*steps} == {1}:
+        return emitter.slice(part, starts, ends, axes)
+    return emitter.op("Slice", part, *(emitter.integers(*each) for each in (starts, ends, axes, steps)))
 
 
 def _growing(size: Size) -> Size:
@@ -247,17 +297,14 @@ def _growing(size: Size) -> Size:
     return size.with_table([0] * least + [*size.table[least:]])
 
 
-def _flip(flow: PadFlow, node: ir.Node, axis: int, axes: Axes) -> None:
-    emitter, source, size = flow.emitter_for(node), required_input(node), axes[axis]
+def _flip(flow: PadFlow, source: ir.Value, axis: int, axes: Axes, emitter: Emitter) -> ir.Value:
+    size = axes[axis]
     if flow.rows is not None:
-        turned = flow.masks.reversed(emitter, source, axis, axes, size, len(flow.shape(source)))
-        flow.replace(node, turned, emitter)
-        return
+        return flow.masks.reversed(emitter, source, axis, axes, size, len(flow.shape(source)))
     last = emitter.constant(np.arange(-1, -size.full - 1, -1, dtype=np.int64))
     steps = emitter.op("Add", flow.masks.count(size), last)
     zero = emitter.constant(np.zeros(1, np.int64))
-    positions = emit_max(emitter, steps, zero)
-    flow.replace(node, emitter.op("Gather", source, positions, axis=axis), emitter)
+    return emitter.op("Gather", source, emit_max(emitter, steps, zero), axis=axis)
 
 
 def _reverse(flow: PadFlow, node: ir.Node) -> Axes:

@@ -125,6 +125,27 @@ SEQUENCES: Mapping[str, tuple[str, str]] = {
         "b = Constant <value_ints = [1]> () e = Constant <value_ints = [-1]> () "
         "a = Constant <value_ints = [0]> () z = Slice (x, b, e, a)",
     ),
+    "last steps, as Keras cuts them": (
+        "float[3, B, 3] z",
+        "b = Constant <value_ints = [0, -3, 0]> () a = Constant <value_ints = [1, 0, 2]> () "
+        "m = Constant <value_ints = [2147483647]> () e = Concat <axis = 0> (m, m, m) z = Slice (x, b, e, a)",
+    ),
+    "parts of last steps": (
+        "float[3, B, 2] z",
+        "b = Constant <value_ints = [1, -3]> () e = Constant <value_ints = [3, 2147483647]> () "
+        "a = Constant <value_ints = [2, 0]> () z = Slice (x, b, e, a)",
+    ),
+    "steps and parts of the last elements reversed": (
+        "float[T, B, 2] z",
+        "b = Constant <value_ints = [-1, -1]> () e = Constant <value_ints = [-9999, 0]> () "
+        "a = Constant <value_ints = [0, 2]> () z = Slice (x, b, e, a, b)",
+    ),
+    "parts of the second half": (
+        "float[U, B, 2] z",
+        f"{_HALF} i = Constant <value_ints = [1]> () k = Constant <value_ints = [3]> () "
+        "b = Concat <axis = 0> (h, i) e = Concat <axis = 0> (n, k) a = Constant <value_ints = [0, 2]> () "
+        "z = Slice (x, b, e, a)",
+    ),
     "second half": ("float[U, 1, 3] z", f"{_HALF} z = Slice (x, h, n, zero1)"),
     "every other step of the second half": (
         "float[U, 1, 3] z",
