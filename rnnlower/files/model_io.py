@@ -28,6 +28,7 @@ from rnnlower.files.publishing import (
     staging_folder,
     staging_path_beside,
 )
+from rnnlower.graph.initializers import constant_of
 from rnnlower.graph.names import NameSource, all_names
 from rnnlower.graph.suppression import paused_gc, quiet_libraries
 from rnnlower.graph.walk import all_graphs, display_name, root_graphs, subgraphs_of, walk, walk_all
@@ -86,6 +87,7 @@ def _own_copy(model: ir.Model) -> ir.Model:
             attribute.name, _copy_tensor(attribute.as_tensor()), attribute.doc_string
         )
     normalize_opset_imports(own, "the model")
+    _correct_slices(own)
     _separate_names(own)
     _pack_bools(own)
     return own
@@ -112,6 +114,7 @@ def _from_proto(proto: onnx.ModelProto, label: str) -> ir.Model:
     _refuse_graphs_as_arguments(model, label)
     _sort(model, label)
     _correct_initializer_shapes(model)
+    _correct_slices(model)
     _separate_names(model)
     _pack_bools(model)
     return model
@@ -134,6 +137,30 @@ def _correct_initializer_shapes(model: ir.Model) -> None:
     for value in _initializers(model):
         if value.const_value is not None and not value.is_graph_input():
             value.shape = ir.Shape(value.const_value.shape.numpy())
+
+
+def _correct_slices(model: ir.Model) -> None:
+    """Give constant bounds of Slices the axis that the spec requires, and PyTorch's dynamo exporter left out.
+
+    onnxruntime refuses such a Slice, unless its optimizations happen to fuse it with others.
+    """
+    scalars = [
+        (node, place, value, tensor)
+        for node, _ in walk_all(model)
+        if node.op_type == "Slice" and not node.domain
+        for place, value in enumerate(node.inputs)
+        if place and value is not None
+        if (tensor := constant_of(value)) is not None and not tensor.shape
+    ]
+    if not scalars:
+        return
+    names = NameSource(all_names(model))
+    for node, place, value, tensor in scalars:
+        vector = ir.tensor(tensor.numpy().reshape(1))
+        constant = ir.node("Constant", [], {"value": vector})
+        constant.outputs[0].name = names.fresh(str(value.name))
+        node.prepend(constant)
+        node.replace_input_with(place, constant.outputs[0])
 
 
 def normalize_opset_imports(model: ir.Model, label: str) -> None:

@@ -275,3 +275,33 @@ def test_a_graph_as_an_argument_of_a_function_is_refused(kind: type) -> None:
     )
     with pytest.raises(rnnlower.UnsupportedModelError, match=r"'then_branch' of 'y' is a graph.*inline"):
         rnnlower.unroll(ir.from_proto(model) if kind is ir.Model else model)
+
+
+SLICES_BY_SCALARS = """
+    <ir_version: 8, opset_import: ["" : 17]>
+    main (float[2, N, 3] x) => (float[1, N, 3] y)
+    <int64 zero = {0}, int64 one = {1}, int64 two = {2}, int64[1] first = {0}> {
+        t = Sigmoid (x)
+        a = Slice (t, zero, one, first)
+        b = Slice (t, one, two, first)
+        y = Sub (a, b)
+    }
+"""
+
+
+@pytest.mark.parametrize("as_ir", [False, True])
+def test_bounds_of_slices_that_are_scalars_get_their_axis(as_ir: bool) -> None:
+    """onnxruntime runs the source only because its optimizations make a Split of both Slices."""
+    model = onnx.parser.parse_model(SLICES_BY_SCALARS)
+    read = ir.to_proto(rnnlower.unroll(ir.from_proto(model))) if as_ir else rnnlower.unroll(model)
+    vectors = {value.name: value for value in onnx.shape_inference.infer_shapes(read).graph.value_info}
+    bounds = [
+        vectors[name] for node in read.graph.node if node.op_type == "Slice" for name in node.input[1:3]
+    ]
+    assert [len(value.type.tensor_type.shape.dim) for value in bounds] == [1, 1, 1, 1]
+    result = rnnlower.verify(model, read)
+    assert result, result
+    assert "the reference runs only with onnxruntime's optimizations" in result.skipped
+    assert rnnlower.verify(read, model)
+    next(node for node in read.graph.node if node.op_type == "Sub").op_type = "Add"
+    assert not rnnlower.verify(model, read)
