@@ -101,22 +101,13 @@ class Runner:
         # In such graphs, onnxruntime's optimizations turn float operators into integer ones.
         ops = op_types(reference.proto) | op_types(candidate.proto)
         quantized = not ops.isdisjoint(("DequantizeLinear", QUANTIZED_LSTM))
-        self._optimized = set() if quantized or half else {*small[:1]}
+        self._optimized = small[0] if small and not (quantized or half) else None
 
     def on_runtime(self, runtime: Runtime) -> Runner:
         """Return a copy that runs the candidate on another runtime."""
         other = copy.copy(self)
         other.engines, other.notes, other.runtime = dict(self.engines), [*self.notes], runtime
         return other
-
-    def optimize_reference(self) -> bool:
-        """Let onnxruntime optimize the reference as well; return whether it is run in another way then."""
-        small = len(self.reference.proto.graph.node) <= _LARGE_GRAPH
-        native = self.engines.get("reference") == OnnxRuntimeEngine.name
-        if not (small and native and self._optimized == {"candidate"}):
-            return False
-        self._optimized.add("reference")
-        return True
 
     def note(self, text: str) -> None:
         """Add a note, once."""
@@ -147,7 +138,7 @@ class Runner:
             self.reference_facts if model.role == "reference" else self.candidate_facts,
             self.options.semantics,
             self.options.engine,
-            optimize=model.role in self._optimized,
+            optimize=model.role == self._optimized,
             empty_inputs=self.empty_inputs,
             excuse=lambda error, optimize: (
                 model.role == "reference" or reference_fails_alike(error, self.reference, optimize)

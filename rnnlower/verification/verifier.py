@@ -145,7 +145,7 @@ class _Verification:
         if not runnable:
             return self._result([], problems)
         try:
-            finished = self._run_reference()
+            finished = self.procedure.run_reference(runner)
         except UnverifiableError:
             raise
         except VerificationError as error:
@@ -165,17 +165,6 @@ class _Verification:
             skipped=other.skipped,
             first_difference=other.first_difference,
         )
-
-    def _run_reference(self) -> list[Trial]:
-        """Run the reference, with onnxruntime's optimizations if it runs on nothing without them."""
-        try:
-            return self.procedure.run_reference(self.runner)
-        except UnverifiableError:
-            if not self.runner.optimize_reference():
-                raise
-        finished = self.procedure.run_reference(self.runner)
-        self.runner.note("the reference runs only with onnxruntime's optimizations")
-        return finished
 
     def _recheck_in_float32(self, finished: list[Trial], result: VerificationResult) -> VerificationResult:
         """Return the result, or the difference of two models of small floats once computed in float32.
