@@ -206,7 +206,8 @@ def _refuse_single_step(model: ir.Model) -> None:
             raise SingleStepError(
                 "takes one step per call already, and at that size the time axis cannot be determined",
                 node=locate(model, node),
-                remedy=f"stream the model of whole sequences, or lower this one ({call('unroll')})",
+                remedy=f"if an input has one, name it ({time_axis('INPUT', 'AXIS')}), or stream the model of "
+                "whole sequences",
             )
 
 

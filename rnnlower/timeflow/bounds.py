@@ -51,8 +51,10 @@ def _slice(flow: Flow, node: ir.Node) -> Outcome:
     if is_fixed and flow.has_dynamic_length and flow.sample.steps != flow.sample.chunk:
         return _first_steps(flow, node, track, where, starts, ends)
     _require_growth(flow, node, track, where, chunk_ends)
-    is_last = start == track.size - track.inner and end == track.size and track.frames > 1
-    if start and is_last and not (starts[where] == chunk_starts[where] > 0 and flow.has_dynamic_length):
+    is_last = start == track.size - track.inner and end == track.size
+    # Counted from the end, the only step of a model of one step is the last one, too.
+    is_last = is_last and (track.frames > 1 if start else starts[where] < 0)
+    if is_last and not (starts[where] == chunk_starts[where] > 0 and flow.has_dynamic_length):
         _last_only(flow, track, track.frames - 1)
         _set_bounds(flow, node, where, (starts, -1), (ends, _END))
         return LATEST

@@ -79,7 +79,10 @@ def _reshaped_track(flow: Flow, node: ir.Node) -> Outcome:
             if size % (outer * track.frames) == 0 and size:
                 places.append(track.with_(axis=axis, outer=outer, inner=size // (outer * track.frames)))
         passed *= size
-    # A single step fits any axis: one of its own is the most likely.
+    # A single step fits any axis: one of its own is the most likely, even if others are between, for a
+    # Transpose that moves an axis of size 1 may be exported as a Reshape.
+    if flow.sample.steps == track.frames == 1 and after.count(1) == 1:
+        places.append(track.with_(axis=after.index(1), outer=1, inner=1))
     if places:
         return min(places, key=lambda place: (place.outer != 1) + (place.inner != 1))
     if track.frames == 1:

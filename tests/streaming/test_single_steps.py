@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
+from onnx import numpy_helper
 from support.cli_helpers import rnnlower as command
 from support.cli_helpers import save
-from support.streamed import model
+from support.judge import run
+from support.streamed import model, streamed_and_metadata
 
 import rnnlower
 
@@ -118,3 +121,48 @@ def test_a_state_without_an_output_is_refused() -> None:
 def test_more_than_one_step_a_call_is_refused() -> None:
     with pytest.raises(rnnlower.OptionError, match="one step per call, and the chunk is 4"):
         rnnlower.stream(gru(), chunk=4)
+
+
+MOVED = """(float[{batch}, {steps}, 6] x) => (float[{batch}, {steps}, 6] y, float[{batch}, 6] last) {{
+    time_first = {move}
+    all, end = GRU <hidden_size = 6> (time_first, W, R)
+    axis = Constant <value_ints = [1]> ()
+    squeezed = Squeeze (all, axis)
+    y = {back}
+    kept = Slice (squeezed, minus_one, most, zero)
+    last = Squeeze (kept, zero)
+}}"""
+BOUNDS = {"minus_one": -1, "most": 2**31 - 1, "zero": 0}
+
+
+def moved(batch: int, steps: int, move: str, back: str) -> onnx.ModelProto:
+    source = model(MOVED.format(batch=batch, steps=steps, move=move, back=back), W=(1, 18, 6), R=(1, 18, 6))
+    for name, value in [*BOUNDS.items(), ("there", [1, batch, 6]), ("back", [batch, 1, 6])]:
+        source.graph.initializer.append(numpy_helper.from_array(np.array(value, np.int64, ndmin=1), name))
+    return source
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_a_reshape_that_moves_the_only_step_and_the_last_of_one(batch: int) -> None:
+    """A Transpose that moves an axis of size 1 may be exported as a Reshape; Keras takes the last step."""
+    whole = moved(batch, 5, *("Transpose <perm = [1, 0, 2]> (" + value for value in ("x)", "squeezed)")))
+    step = moved(batch, 1, "Reshape (x, there)", "Reshape (squeezed, back)")
+    streamed, said = streamed_and_metadata(step, {"x": 1})
+    assert batch == 1 or said["outputs"] == {"y": 1}
+    ((output, name),) = states_of(streamed).items()
+    x = np.random.default_rng(0).standard_normal((batch, 5, 6)).astype(np.float32)
+    expected, state = run(whole, {"x": x}), np.zeros((1, batch, 6), np.float32)
+    for index in range(5):
+        outputs = run(streamed, {"x": x[:, index : index + 1], name: state})
+        state = outputs[output]
+        np.testing.assert_allclose(outputs["y"], expected["y"][:, index : index + 1], atol=1e-5)
+    np.testing.assert_allclose(outputs["last"], expected["last"], atol=1e-5)
+
+
+def test_the_moved_axis_of_one_step_is_found() -> None:
+    rnnlower.stream(moved(3, 1, "Reshape (x, there)", "Reshape (squeezed, back)"))
+
+
+def test_an_axis_that_nothing_determines_is_asked_for() -> None:
+    with pytest.raises(rnnlower.OptionError, match=r"may be x:0 or x:1; name it \(time_axes="):
+        rnnlower.stream(moved(1, 1, "Reshape (x, there)", "Reshape (squeezed, back)"))

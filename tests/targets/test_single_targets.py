@@ -241,3 +241,20 @@ def test_tract_gets_an_equation_without_an_ellipsis_and_a_scalar_axis() -> None:
     (einsum,) = [node for node in model.graph.node if node.op_type == "Einsum"]
     assert b"." not in einsum.attribute[0].s
     assert rnnlower.verify(source, model)
+
+
+@pytest.mark.parametrize(("axis", "fits"), [("<axis = -1>", True), ("", False)])
+def test_mnn_takes_one_hot_with_its_axis_written(axis: str, fits: bool) -> None:
+    """It puts the classes on the first axis by default; decoders that read what they chose write the axis."""
+    text = (
+        '<ir_version: 8, opset_import: ["" : 14]> g (float[2, 4] x) => (float[2, 4] y)'
+        + f"""{{
+        best = ArgMax <axis = 1, keepdims = 0> (x)
+        depth = Constant <value_int = 4> ()
+        values = Constant <value_floats = [0.0, 1.0]> ()
+        y = OneHot {axis} (best, depth, values)
+    }}"""
+    )
+    model = onnx.parser.parse_model(text)
+    assert (rnnlower.check(model, target="mnn") == []) == fits
+    assert not fits or RUNTIMES["mnn"].engine.missing or rnnlower.verify(model, model, on="mnn")
