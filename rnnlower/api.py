@@ -9,13 +9,12 @@ The notes that the commands print are logged at level INFO, the warnings at WARN
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
 from rnnlower.calling import log, model_function, options_function
-from rnnlower.errors import UnverifiableError
 from rnnlower.files.model_io import ModelLike, load_model
 from rnnlower.inspection import RecurrentNode, find_liftable, find_warnings, inspect_model
 from rnnlower.passes.command_options import (
@@ -39,7 +38,6 @@ from rnnlower.passes.options import (
 if TYPE_CHECKING:
     import onnx
 
-    from rnnlower.graph.evaluation import Array
     from rnnlower.opset import OpsetReport
     from rnnlower.passes.checking import CheckReport
     from rnnlower.passes.reports import LiftReport, PadReport, Report, StreamReport
@@ -143,22 +141,15 @@ def stream(model: ir.Model, options: StreamOptions) -> StreamReport:
 
 def _open(model: onnx.ModelProto) -> Reference:
     """Return a function that runs a step model, for the test in its caller's code."""
-    from rnnlower.engines.opened_models import EngineError
-    from rnnlower.engines.session import RunError, brief
-    from rnnlower.quantizing.recordings import open_source
+    from rnnlower.quantizing.recordings import open_source, run_on_recording
 
-    session = open_source(model)
-
-    def run(feeds: Mapping[str, Array]) -> Mapping[str, Array]:
-        try:
-            return session.run(feeds)
-        except (EngineError, RunError) as error:
-            raise UnverifiableError(
-                f"the step model does not run on the numbers of the test in C: {brief(error)}",
-                remedy="write the caller's code in another language",
-            ) from error
-
-    return run
+    what = "the step model does not run on the numbers of the test in C"
+    return partial(
+        run_on_recording,
+        open_source(model),
+        what=what,
+        remedy="write the caller's code in another language",
+    )
 
 
 @model_function(PadOptions)

@@ -182,7 +182,12 @@ def as_list(given: Given | Sequence[Given]) -> list[Given]:
     return found
 
 
-def run_on_recording(session: Session, feeds: Feeds) -> Feeds:
+def run_on_recording(
+    session: Session,
+    feeds: Mapping[str, Array],
+    what: str = "the model does not run on the recording",
+    remedy: str = "give recordings whose sizes fit the model",
+) -> Feeds:
     """Run a call of a recording.
 
     Raises:
@@ -191,10 +196,7 @@ def run_on_recording(session: Session, feeds: Feeds) -> Feeds:
     try:
         return session.run(feeds)
     except (EngineError, RunError) as error:
-        raise UnverifiableError(
-            f"the model does not run on the recording: {brief(error)}",
-            remedy="give recordings whose sizes fit the model",
-        ) from error
+        raise UnverifiableError(f"{what}: {brief(error)}", remedy=remedy) from error
 
 
 def open_source(model: onnx.ModelProto, *, optimize: bool = True) -> Session:
