@@ -33,6 +33,7 @@ from rnnlower.passes.reports import PadReport
 from rnnlower.passes.rows_and_sizes import UnfoldRowsPass
 from rnnlower.passes.steps import lifting_steps, shared
 from rnnlower.passes.steps.work import Step, Work, run_steps
+from rnnlower.timeflow.axes import require_axis
 from rnnlower.wording import option, time_axis
 
 RULES: Mapping[str, Rule] = {
@@ -77,7 +78,6 @@ class PadLengthsPass(Pass):
     Args:
         maxima: The maximum for each symbolic dimension.
         by_mask: Whether masks are taken instead of lengths.
-        time_axes: The axes of time of inputs whose length is static in the source.
         per_row: Whether each row of a batch has a length of its own.
 
     Attributes:
@@ -93,7 +93,6 @@ class PadLengthsPass(Pass):
     maxima: Mapping[str, int]
     _: dataclasses.KW_ONLY
     by_mask: bool = False
-    time_axes: Mapping[str, int] | None = None
     per_row: bool = False
     metadata: PadMetadata = dataclasses.field(init=False, repr=False)
     notes: list[str] = dataclasses.field(init=False, default_factory=list)
@@ -129,7 +128,6 @@ class PadLengthsPass(Pass):
         opset = max(needed_opset(model), FIRST_PADDED_OPSET)
         if opset > default_opset(model):
             self.notes = convert_to_first_possible(model, opset, self.facts, last=LAST_OPSET)
-        make_axes_dynamic(model, self.maxima, self.time_axes)
         UnfoldRowsPass()(model, self.facts)
         unfold_groups(model)
         inputs = self._axes(model)
@@ -184,28 +182,6 @@ class PadLengthsPass(Pass):
                         for place, dim in enumerate(value.shape)
                     ]
                 )
-
-
-def make_axes_dynamic(
-    model: ir.Model, maxima: Mapping[str, int], time_axes: Mapping[str, int] | None
-) -> None:
-    """Give the static time axes of inputs the name of the length.
-
-    Raises:
-        OptionError: There is no such axis, or several lengths.
-    """
-    inputs = {value.name: value for value in model.graph.inputs}
-    for name, axis in dictionary("time_axes", time_axes).items():
-        if name not in inputs or (shape := inputs[name].shape) is None:
-            raise OptionError(f"the model has no input {name!r} of known shape")
-        if not -len(shape) <= integer(f"time axis of input {name!r}", axis) < len(shape):
-            raise OptionError(f"input {name!r} has {len(shape)} axes, so none with the number {axis}")
-        if len(maxima) != 1:
-            raise OptionError(f"{option('time-axis')} works with a single length only")
-        (symbol,) = maxima
-        inputs[name].shape = ir.Shape(
-            [ir.SymbolicDim(symbol) if place == axis % len(shape) else d for place, d in enumerate(shape)]
-        )
 
 
 def _alone(maxima: Mapping[str, int]) -> str:
@@ -302,7 +278,16 @@ def _make_axes_dynamic(work: PadWork) -> None:
 
     Before: inputs of a static length. After: the length has its name.
     """
-    make_axes_dynamic(work.model, work.options.max, work.options.time_axes)
+    inputs, maxima = {value.name: value for value in work.model.graph.inputs}, work.options.max
+    for name, axis in dictionary("time_axes", work.options.time_axes).items():
+        if name not in inputs or (shape := inputs[name].shape) is None:
+            raise OptionError(f"the model has no input {name!r} of known shape")
+        require_axis(name, axis, shape)
+        if len(maxima) != 1:
+            raise OptionError(f"{option('time-axis')} works with a single length only")
+        dims: list[int | ir.SymbolicDim] = [*shape]
+        dims[axis] = ir.SymbolicDim(*maxima)
+        inputs[name].shape = ir.Shape(dims)
     work.facts.forget()
 
 
