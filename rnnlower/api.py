@@ -223,18 +223,18 @@ def check(model: ModelLike, options: CheckOptions) -> list[Misfit]:
         OptionError: The target or the semantics do not exist, or a size does not fit the model.
         InvalidModelError: The model cannot be read or breaks the ONNX specification.
     """
-    report = check_report(model, options, foretells=False)
+    report = check_report(model, options, forecasts=False)
     log(report.notes)
     return report.misfits
 
 
-def check_report(model: ModelLike, options: CheckOptions, *, foretells: bool = True) -> CheckReport:
+def check_report(model: ModelLike, options: CheckOptions, *, forecasts: bool = True) -> CheckReport:
     """Return the nodes that do not fit, with notes, and what `lower` would leave."""
     from rnnlower.passes.checking import check_model, forecast
 
     options.report_progress("reading")
     report = check_model(load_model(model), options)
-    if not report.misfits or not foretells:
+    if not report.misfits or not forecasts:
         return report
     return dataclasses.replace(report, after=forecast(load_model(model), options))
 
