@@ -46,34 +46,31 @@ if TYPE_CHECKING:
     from rnnlower.passes.streaming import StreamPass as StreamPass
     from rnnlower.passes.unroll_control_flow import UnrollControlFlowPass as UnrollControlFlowPass
 
-_NAMES_BY_MODULE = {
-    "adapt_nodes": ["AdaptNodesPass"],
-    "constant_inputs": ["FreezeInitializersPass", "LegacyConstantsPass", "SetInputsPass"],
-    "convert_opset": ["ConvertOpsetPass"],
-    "declared_sizes": ["CorrectShapesPass", "FreezeDimsPass", "NameBatchPass"],
-    "exact_numbers": ["KeepNaNPass", "SeparateSumsPass"],
-    "expand_functions": ["ExpandDefinitionsPass", "InlineFunctionsPass"],
-    "folding": ["FoldConstantsPass", "FoldWeightsPass"],
-    "graph_boundaries": ["CopyOutputsPass", "PlainLoopInputsPass"],
-    "lift_recurrent": ["LiftRecurrentPass"],
-    "loop_forms": ["CountIterationsPass", "WriteScansPass"],
-    "lower_recurrent": ["LowerRecurrentPass", "LowerStateOperatorsPass"],
-    "padding": ["PadLengthsPass"],
-    "recurrent_forms": [
-        "AdaptRecurrentPass",
-        "AssumeLinearBeforeResetPass",
-        "ConformSonnxPass",
-        "DequantizeRecurrentPass",
-    ],
-    "removing": ["RemoveNoopsPass", "RemoveUnusedPass", "StripPass"],
-    "rows_and_sizes": ["UnfoldRowsPass", "WidenSizesPass"],
-    "sequences": ["ResolveSequencesPass", "StackSequencesPass"],
-    "simpler_control_flow": ["CaptureStatesPass", "TakeBranchesPass"],
-    "static_shapes": ["InferTypesPass", "StaticShapesPass"],
-    "streaming": ["StreamPass"],
-    "unroll_control_flow": ["UnrollControlFlowPass"],
+_HOMES = {
+    "adapt_nodes": "AdaptNodesPass",
+    "constant_inputs": "FreezeInitializersPass LegacyConstantsPass SetInputsPass",
+    "convert_opset": "ConvertOpsetPass",
+    "declared_sizes": "CorrectShapesPass FreezeDimsPass NameBatchPass",
+    "exact_numbers": "KeepNaNPass SeparateSumsPass",
+    "expand_functions": "ExpandDefinitionsPass InlineFunctionsPass",
+    "folding": "FoldConstantsPass FoldWeightsPass",
+    "graph_boundaries": "CopyOutputsPass PlainLoopInputsPass",
+    "lift_recurrent": "LiftRecurrentPass",
+    "loop_forms": "CountIterationsPass WriteScansPass",
+    "lower_recurrent": "LowerRecurrentPass LowerStateOperatorsPass",
+    "padding": "PadLengthsPass",
+    "recurrent_forms": (
+        "AdaptRecurrentPass AssumeLinearBeforeResetPass ConformSonnxPass DequantizeRecurrentPass"
+    ),
+    "removing": "RemoveNoopsPass RemoveUnusedPass StripPass",
+    "rows_and_sizes": "UnfoldRowsPass WidenSizesPass",
+    "sequences": "ResolveSequencesPass StackSequencesPass",
+    "simpler_control_flow": "CaptureStatesPass TakeBranchesPass",
+    "static_shapes": "InferTypesPass StaticShapesPass",
+    "streaming": "StreamPass",
+    "unroll_control_flow": "UnrollControlFlowPass",
 }
-_MODULE_OF = {name: home for home, names in _NAMES_BY_MODULE.items() for name in names}
+_MODULE_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 __all__ = sorted(_MODULE_OF)  # The imports above are what a type checker reads.
 

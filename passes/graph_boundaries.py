@@ -12,8 +12,9 @@ from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import constant_holds
 from rnnlower.graph.names import NameSource, all_names
 from rnnlower.graph.rewiring import prepend, take_place_of
-from rnnlower.graph.walk import default_opset, look_through, operand, producer_of, walk
+from rnnlower.graph.walk import default_opset, look_through, operand, producer_of
 from rnnlower.passes.base import Pass, finds_nothing
+from rnnlower.passes.simpler_control_flow import loops
 
 _FIRST_STATE = 2
 """The number of the first state among the inputs of a Loop and of its body."""
@@ -144,10 +145,9 @@ class PlainLoopInputsPass(Pass):
         These are iteration numbers (0) that are read by a node other than their Squeeze, conditions (1), and
         states whose initial value is read elsewhere.
         """
-        loops = [node for node, _ in walk(model.graph) if node.op_type == "Loop" and not node.domain]
         return [
             (loop, index)
-            for loop in loops
+            for loop in loops(model)
             for index, given in enumerate(loop.attributes["body"].as_graph().inputs)
             if (_is_read_plainly(given, index) if index < _FIRST_STATE else _is_shared(operand(loop, index)))
         ]

@@ -34,6 +34,7 @@ from rnnlower.passes.reports import PadReport
 from rnnlower.passes.rows_and_sizes import UnfoldRowsPass
 from rnnlower.passes.steps import lifting_steps, shared
 from rnnlower.passes.steps.work import Step, Work, run_steps
+from rnnlower.timeflow.axes import require_axis
 from rnnlower.wording import option, time_axis
 
 RULES: Mapping[str, Rule] = {
@@ -81,7 +82,6 @@ class PadLengthsPass(Pass):
     Args:
         maxima: The maximum for each symbolic dimension.
         by_mask: Whether masks are taken instead of lengths.
-        time_axes: The axes of time of inputs whose length is static in the source.
         per_row: Whether each row of a batch has a length of its own.
 
     Attributes:
@@ -97,7 +97,6 @@ class PadLengthsPass(Pass):
     maxima: Mapping[str, int]
     _: dataclasses.KW_ONLY
     by_mask: bool = False
-    time_axes: Mapping[str, int] | None = None
     per_row: bool = False
     metadata: PadMetadata = dataclasses.field(init=False, repr=False)
     notes: list[str] = dataclasses.field(init=False, default_factory=list)
@@ -133,7 +132,6 @@ class PadLengthsPass(Pass):
         opset = max(needed_opset(model), FIRST_PADDED_OPSET)
         if opset > default_opset(model):
             self.notes += convert_to_first_possible(model, opset, self.facts, last=LAST_OPSET)
-        self.notes += make_axes_dynamic(model, self.maxima, self.time_axes)
         UnfoldRowsPass()(model, self.facts)
         unfold_groups(model)
         inputs = self._axes(model)
@@ -188,34 +186,6 @@ class PadLengthsPass(Pass):
                         for place, dim in enumerate(value.shape)
                     ]
                 )
-
-
-def make_axes_dynamic(
-    model: ir.Model, maxima: Mapping[str, int], time_axes: Mapping[str, int] | None
-) -> list[str]:
-    """Give the static time axes of inputs the name of the length.
-
-    Returns:
-        Notes about numbers of the model that may have been computed from the static length.
-
-    Raises:
-        OptionError: There is no such axis, or several lengths.
-    """
-    inputs, notes = {value.name: value for value in model.graph.inputs}, list[str]()
-    for name, axis in dictionary("time_axes", time_axes).items():
-        if name not in inputs or (shape := inputs[name].shape) is None:
-            raise OptionError(f"the model has no input {name!r} of known shape")
-        if not -len(shape) <= integer(f"time axis of input {name!r}", axis) < len(shape):
-            raise OptionError(f"input {name!r} has {len(shape)} axes, so none with the number {axis}")
-        if len(maxima) != 1:
-            raise OptionError(f"{option('time-axis')} works with a single length only")
-        (symbol,) = maxima
-        if isinstance(size := shape[axis], int):
-            notes += _notes_of_folded_sizes(model, size)
-        inputs[name].shape = ir.Shape(
-            [ir.SymbolicDim(symbol) if place == axis % len(shape) else d for place, d in enumerate(shape)]
-        )
-    return notes
 
 
 def _notes_of_folded_sizes(model: ir.Model, size: int) -> Iterator[str]:
@@ -326,7 +296,18 @@ def _make_axes_dynamic(work: PadWork) -> None:
 
     Before: inputs of a static length. After: the length has its name.
     """
-    work.notes += make_axes_dynamic(work.model, work.options.max, work.options.time_axes)
+    inputs, maxima = {value.name: value for value in work.model.graph.inputs}, work.options.max
+    for name, axis in dictionary("time_axes", work.options.time_axes).items():
+        if name not in inputs or (shape := inputs[name].shape) is None:
+            raise OptionError(f"the model has no input {name!r} of known shape")
+        require_axis(name, axis, shape)
+        if len(maxima) != 1:
+            raise OptionError(f"{option('time-axis')} works with a single length only")
+        if isinstance(size := shape[axis], int):
+            work.notes += _notes_of_folded_sizes(work.model, size)
+        dims: list[int | ir.SymbolicDim] = [*shape]
+        dims[axis] = ir.SymbolicDim(*maxima)
+        inputs[name].shape = ir.Shape(dims)
     work.facts.forget()
 
 

@@ -9,13 +9,12 @@ The notes that the commands print are logged at level INFO, the warnings at WARN
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
 from rnnlower.calling import log, model_function, options_function
-from rnnlower.errors import UnverifiableError
 from rnnlower.files.model_io import ModelLike, load_model
 from rnnlower.inspection import RecurrentNode, find_liftable, find_warnings, inspect_model
 from rnnlower.passes.command_options import (
@@ -39,7 +38,6 @@ from rnnlower.passes.options import (
 if TYPE_CHECKING:
     import onnx
 
-    from rnnlower.graph.evaluation import Array
     from rnnlower.opset import OpsetReport
     from rnnlower.passes.checking import CheckReport
     from rnnlower.passes.reports import LiftReport, PadReport, Report, StreamReport
@@ -143,22 +141,15 @@ def stream(model: ir.Model, options: StreamOptions) -> StreamReport:
 
 def _open(model: onnx.ModelProto) -> Reference:
     """Return a function that runs a step model, for the test in its caller's code."""
-    from rnnlower.engines.opened_models import EngineError
-    from rnnlower.engines.session import RunError, brief
-    from rnnlower.quantizing.recordings import open_source
+    from rnnlower.quantizing.recordings import open_source, run_on_recording
 
-    session = open_source(model)
-
-    def run(feeds: Mapping[str, Array]) -> Mapping[str, Array]:
-        try:
-            return session.run(feeds)
-        except (EngineError, RunError) as error:
-            raise UnverifiableError(
-                f"the step model does not run on the numbers of the test in C: {brief(error)}",
-                remedy="write the caller's code in another language",
-            ) from error
-
-    return run
+    what = "the step model does not run on the numbers of the test in C"
+    return partial(
+        run_on_recording,
+        open_source(model),
+        what=what,
+        remedy="write the caller's code in another language",
+    )
 
 
 @model_function(PadOptions)
@@ -232,18 +223,18 @@ def check(model: ModelLike, options: CheckOptions) -> list[Misfit]:
         OptionError: The target or the semantics do not exist, or a size does not fit the model.
         InvalidModelError: The model cannot be read or breaks the ONNX specification.
     """
-    report = check_report(model, options, foretells=False)
+    report = check_report(model, options, forecasts=False)
     log(report.notes)
     return report.misfits
 
 
-def check_report(model: ModelLike, options: CheckOptions, *, foretells: bool = True) -> CheckReport:
+def check_report(model: ModelLike, options: CheckOptions, *, forecasts: bool = True) -> CheckReport:
     """Return the nodes that do not fit, with notes, and what `lower` would leave."""
     from rnnlower.passes.checking import check_model, forecast
 
     options.report_progress("reading")
     report = check_model(load_model(model), options)
-    if not report.misfits or not foretells:
+    if not report.misfits or not forecasts:
         return report
     return dataclasses.replace(report, after=forecast(load_model(model), options))
 

@@ -122,7 +122,7 @@ def model_function(
 
 
 def _publish(public: Any, run: Callable[..., Any], kind: Callable[..., Options], returns: str) -> None:
-    """Give a public function the name of the one behind it, and signature and docstring with all options."""
+    """Name a function after the one that it calls; give it signature and docstring with all options."""
     for name in ("__module__", "__name__", "__qualname__"):
         setattr(public, name, getattr(run, name))
     arguments = inspect.signature(kind).parameters

@@ -51,17 +51,16 @@ def lift_all(work: Work, *, convolutions: bool, empty: bool = False, gaps: bool 
     from rnnlower.lifting.row_masks import SKIPPING_OPERATORS
     from rnnlower.passes.lift_recurrent import LiftRecurrentPass
 
-    names, semantics = work.options.nodes, work.options.semantics
-    target = work.options.runtime
+    options, target = work.options, work.options.runtime
     lifting = LiftRecurrentPass(
-        names,
+        options.nodes,
         lines=False,
         convolutions=convolutions,
         zero_pasts=False,
         # LinearAttention gives decays as logarithms.
         matrices=target is None or target.has("Exp") or target.has_foreign("com.microsoft", LINEAR_ATTENTION),
         gaps=gaps and target is not None and all(map(target.has, SKIPPING_OPERATORS)),
-        semantics=semantics,
+        semantics=options.semantics,
         empty=empty,
     )
     _lift(work, lifting)
@@ -77,11 +76,10 @@ def lift_lines(work: LoweringWork) -> None:
         return
     from rnnlower.passes.lift_recurrent import LiftRecurrentPass, has_chains
 
-    names, semantics = work.options.nodes, work.options.semantics
     if has_chains(work.model, work.facts):
-        _lift(
-            work, LiftRecurrentPass(names, frames=False, convolutions=False, gaps=False, semantics=semantics)
-        )
+        names, semantics = work.options.nodes, work.options.semantics
+        lifting = LiftRecurrentPass(names, frames=False, convolutions=False, gaps=False, semantics=semantics)
+        _lift(work, lifting)
 
 
 def _lift(work: Work, lifting: LiftRecurrentPass) -> None:

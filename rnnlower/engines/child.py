@@ -60,8 +60,8 @@ class Model(SimpleNamespace):
         Raises:
             RuntimeError: It fails; the message contains its error lines, or its last lines.
         """
-        beside = os.path.join(os.path.dirname(sys.executable), words[0])
-        program = beside if os.path.exists(beside) else words[0]
+        neighbor = os.path.join(os.path.dirname(sys.executable), words[0])
+        program = neighbor if os.path.exists(neighbor) else words[0]
         done = subprocess.run(
             [program, *words[1:]],
             cwd=self.folder,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 import onnx_ir as ir
 
@@ -100,15 +101,14 @@ def find_attention(facts: Facts, frame: Frame, body: ir.Graph) -> FoundAttention
         raise NotLiftableError("its state changes its shape")
     terms = [_align_axes(term, given) for term in result.terms]
     names = tuple(index for axis in given.axes for index in axis)
-    kept, correction, added = _classify_terms(terms, state.before)
+    update = _classify_terms(terms, state.before)
     reads = products.with_states([after])
     read = _find_read(frame, reads, after, products, names)
     outer = {series.inner: series.outer for series in frame.inputs}
-    if kept.coef <= 0 or not all(
-        _is_positive(facts, value, outer) for value, _ in _split_off(kept, state.before)[1]
-    ):
+    factors = _split_off(update.kept, state.before)[1]
+    if update.kept.coef <= 0 or not all(_is_positive(facts, value, outer) for value, _ in factors):
         raise NotLiftableError("the factor of its state may be negative")
-    return _match_terms(state, products, names, kept, correction, added, read)
+    return _match_terms(state, products, names, update, read)
 
 
 def _align_axes(term: Term, state: Term) -> Term:
@@ -125,8 +125,15 @@ def _align_axes(term: Term, state: Term) -> Term:
     return term.rename(names)
 
 
-def _classify_terms(terms: Iterable[Term], state: ir.Value) -> tuple[Term, Term | None, Term]:
-    """Return the terms that keep the state, that correct it along the key, and that do not have it."""
+class _Update(NamedTuple):
+    """The terms that keep the state, that correct it along the key, and that do not have it."""
+
+    kept: Term
+    correction: Term | None
+    added: Term
+
+
+def _classify_terms(terms: Iterable[Term], state: ir.Value) -> _Update:
     kept: list[Term] = []
     correction: list[Term] = []
     added: list[Term] = []
@@ -140,7 +147,7 @@ def _classify_terms(terms: Iterable[Term], state: ir.Value) -> tuple[Term, Term 
         place.append(term)
     if len(kept) != 1 or len(correction) > 1 or len(added) != 1:
         raise NotLiftableError("its update is not one decay, at most one correction and one addition")
-    return kept[0], correction[0] if correction else None, added[0]
+    return _Update(kept[0], correction[0] if correction else None, added[0])
 
 
 def _split_off(term: Term, value: ir.Value) -> tuple[tuple[int, ...], list[Factor]]:
@@ -166,15 +173,9 @@ def _make_product(coef: float, factors: Counter[Factor]) -> Product:
 
 
 def _match_terms(
-    state: State,
-    products: ProductReader,
-    names: tuple[int, ...],
-    kept: Term,
-    correction: Term | None,
-    added: Term,
-    read: Read,
+    state: State, products: ProductReader, names: tuple[int, ...], update: _Update, read: Read
 ) -> FoundAttention:
-    key_axis = read.key_axis
+    (kept, correction, added), key_axis = update, read.key_axis
     own, factors = _split_off(kept, state.before)
     if own != names:
         raise NotLiftableError("its state is moved in each step")

@@ -94,9 +94,9 @@ class FrameLifter:
         try:
             return self._lift(located, frame)
         except NotLiftableError as error:
-            return self._lift_behind_inputs(located, frame, error)
+            return self._lift_with_prepared_inputs(located, frame, error)
 
-    def _lift_behind_inputs(
+    def _lift_with_prepared_inputs(
         self, located: LocatedNode, frame: Frame, error: NotLiftableError
     ) -> list[Lifted]:
         """Replace a frame whose steps prepare their inputs, or else raise the error."""

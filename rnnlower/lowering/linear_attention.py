@@ -10,7 +10,7 @@ and ``S`` the state before the chunk, the ONNX spec's recurrence over a chunk of
                          S' = exp(b[C]) S + (exp(b[C] - b) k)^T u
 
 Every exponent is a sum over a segment, not a difference of two sums from the start: differences lose
-all digits beside a decay such as -1e4. A chunk of one step is the recurrence itself.
+all digits next to a decay such as -1e4. A chunk of one step is the recurrence itself.
 """
 
 from __future__ import annotations

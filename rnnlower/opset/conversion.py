@@ -169,41 +169,9 @@ def _cross_version_step(conversion: Conversion, node: ir.Node, opset: int, neigh
     new = version_at(node.op_type, neighbor)
     if new is old or old.since > opset:
         return
-    since = new.since if new else 0
-    low, high = sorted((old.since, since))
-    row = ROWS.get((node.op_type, low, high))
-    adapter = None if row is None else row.up if neighbor > opset else row.down
-    fits_ahead = new is not None and neighbor > opset and form_misfit(node, new) is None
-    if adapter is not None and fits_ahead and form_misfit(node, old) is not None:
-        # Some exporters declare an older opset than they write.
-        adapter = None
-        conversion.report.notes.append(
-            f"{node_label(node)} already has the form of {new}, and stays as it is"
-        )
     step = VersionStep(conversion, graph, node, (old, new), (opset, neighbor), path)
-    if high > REVIEWED:
-        step.refuse("this step is newer than the table of steps", "update rnnlower")
-    if new is None and adapter is None:
-        step.refuse("no older operators express the same")
-    before = _snapshot(node)
     inputs = [value for value in node.inputs if value is not None]
-    if adapter is not None:
-        adapter(step)
-    if node.graph is not None and new is not None:
-        _settle_defaults(step, new)
-        _check_fit(step, new)
-    if row is not None and (step.emitted or before != _snapshot(node)):
-        conversion.report.adapted.append(
-            Adaptation(
-                name=str(node.name or ""),
-                output=step.made,
-                op_type=old.op_type,
-                path=path,
-                old=old.since,
-                new=since,
-                reason=row.change(up=since > old.since),
-            )
-        )
+    _adapt(step, is_up=neighbor > opset)
     if step.opset == opset:
         # Emitted nodes have yet to be converted.
         for emitted in list(step.emitted):
@@ -211,6 +179,34 @@ def _cross_version_step(conversion: Conversion, node: ir.Node, opset: int, neigh
             for each in (emitted, *inner):
                 _cross_version_step(conversion, each, opset, neighbor, path)
     _drop_unused(inputs)
+
+
+def _adapt(step: VersionStep, *, is_up: bool) -> None:
+    """Bring the node to its other version by the row of the step, if there is one; report what changed."""
+    node, old, new, report = step.node, step.old, step.new, step.conversion.report
+    since = new.since if new else 0
+    low, high = sorted((old.since, since))
+    row = ROWS.get((node.op_type, low, high))
+    adapter = None if row is None else row.up if is_up else row.down
+    fits_ahead = new is not None and is_up and form_misfit(node, new) is None
+    if adapter is not None and fits_ahead and form_misfit(node, old) is not None:
+        # Some exporters declare an older opset than they write.
+        adapter = None
+        report.notes.append(f"{node_label(node)} already has the form of {new}, and stays as it is")
+    if high > REVIEWED:
+        step.refuse("this step is newer than the table of steps", "update rnnlower")
+    if new is None and adapter is None:
+        step.refuse("no older operators express the same")
+    before = _snapshot(node)
+    if adapter is not None:
+        adapter(step)
+    if node.graph is not None and new is not None:
+        _settle_defaults(step, new)
+        _check_fit(step, new)
+    if row is not None and (step.emitted or before != _snapshot(node)):
+        name, reason = str(node.name or ""), row.change(up=since > old.since)
+        change = Adaptation(name, step.made, old.op_type, step.path, old.since, since, reason)
+        report.adapted.append(change)
 
 
 def _snapshot(node: ir.Node) -> tuple[object, ...]:

@@ -1,4 +1,4 @@
-"""Loops and Scans: their bodies are walked like the main graph, and behind the end their states stay."""
+"""Loops and Scans: their bodies are walked like the main graph, and after the end their states stay."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def _hold_states(
 
 
 def _find_stopping(flow: PadFlow, node: ir.Node) -> list[tuple[ir.Node, int, ir.Value | None, int]]:
-    """Return what may stop a run behind the end: the node, the input, its value, and what does no harm.
+    """Return what may stop a run after the end: the node, the input, its value, and what does no harm.
 
     With lengths of rows, values without rows are as in a sequence of the maximum.
     """

@@ -140,14 +140,14 @@ def _close_gaps_of_rows(
     shape = flow.shape(value)
     for begin, size in reversed(ends):
         end = begin + size.full
-        if behind := shape[axis] - end:
+        if left := shape[axis] - end:
             first = emitter.slice(value, [0], [end], [axis])
             rest = emitter.op(
                 "Gather", value, emitter.integers(*range(shape[axis] - 1, end - 1, -1)), axis=axis
             )
             turned = flow.masks.reversed(emitter, first, axis, axes, size.affine(offset=begin), len(shape))
             joined = emitter.op("Concat", rest, turned, axis=axis)
-            count = size.affine(offset=begin + behind)
+            count = size.affine(offset=begin + left)
             value = flow.masks.reversed(emitter, joined, axis, axes, count, len(shape))
     flow.replace(node, value, emitter)
 

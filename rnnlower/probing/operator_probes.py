@@ -29,6 +29,8 @@ _LARGE = {"Sigmoid": (40.0, 100.0), "Softplus": (100.0,), "Tanh": (40.0, 100.0)}
 """Large inputs that occur in recurrences."""
 _TRIMMING_OPS = ("Clip", "Slice", "Split", "Squeeze", "Unsqueeze")
 """Operators that any lowering may emit, in a form that depends on the opset."""
+_Limits = dict[str, dict[str, Any]]
+"""The keys of the limit of each operator."""
 # Steps, batch, input_size, hidden_size. With several threads, onnxruntime rounds a batch in parts; over many
 # steps, two right sums may be rounded to different steps of 8 bits.
 _SIZES_OF_LSTM = ((1, 1, 8, 16), (3, 1, 8, 16), (3, 1, 16, 64))
@@ -150,7 +152,20 @@ def probe_limits(
 
     If sizes may be dynamic, an input that may be computed from them counts as unlimited.
     """
-    found: dict[str, dict[str, Any]] = collections.defaultdict(dict)
+    found: _Limits = collections.defaultdict(dict)
+    _probe_forms(asker, ops, opsets, dynamic, found)
+    _probe_versions(asker, ops, opsets, found)
+    _probe_sizes(asker, ops, found)
+    # An operator without a correct version counts as missing.
+    return [
+        {"ops": [op_type], **limit} for op_type, limit in sorted(found.items()) if limit.get("versions", 1)
+    ]
+
+
+def _probe_forms(
+    asker: Asker, ops: Sequence[str], opsets: Sequence[int], dynamic: bool, found: _Limits
+) -> None:
+    """Add the limits of forms that are not right."""
     for form in forms.FORMS:
         fits = form.op_type in ops and opsets[0] <= form.opset <= opsets[1]
         if not fits or _is_right(asker, form) or _is_right_between(asker, form.op_type):
@@ -165,6 +180,10 @@ def probe_limits(
             limit.setdefault("versions", _versions(form.op_type)).remove(what)
         else:
             limit.setdefault(key, []).append(what)
+
+
+def _probe_versions(asker: Asker, ops: Sequence[str], opsets: Sequence[int], found: _Limits) -> None:
+    """Add the limits of operators whose tests are right with constants alone, or in some versions."""
     for op_type in ops:
         right = _right_case(asker, op_type, opsets[1])
         if right is None:
@@ -176,6 +195,10 @@ def probe_limits(
             left = found[op_type].setdefault("versions", _versions(op_type))
             if version in left:
                 left.remove(version)
+
+
+def _probe_sizes(asker: Asker, ops: Sequence[str], found: _Limits) -> None:
+    """Add the largest numbers of outputs and axes, and what must not repeat the factor of a product."""
     if "Split" in ops:
         largest = _largest_right(asker, "Split into {}", forms.split_question, _SPLITS)
         if largest < _SPLITS[-1]:
@@ -195,10 +218,6 @@ def probe_limits(
         ]
         if behind:
             found[op_type]["alone_behind"] = behind
-    # An operator without a correct version counts as missing.
-    return [
-        {"ops": [op_type], **limit} for op_type, limit in sorted(found.items()) if limit.get("versions", 1)
-    ]
 
 
 def _takes_sizes(asker: Asker, op_type: str) -> bool:

@@ -9,7 +9,7 @@ import msgspec
 
 from rnnlower.probing.operator_probes import tried_operators
 from rnnlower.recurrent.operators import RECURRENT_OPS
-from rnnlower.targets.format import Claim, ControlFlow
+from rnnlower.targets.format import Claim, ControlFlow, Limit
 from rnnlower.targets.target import Target
 from rnnlower.targets.target_schema import toml_value
 from rnnlower.targets.vocabulary import standard_operators
@@ -20,21 +20,7 @@ PROBED = "rnnlower probe"
 """The text in the source of a probed claim."""
 _UNTRIED = "; what they do not test is taken over from what was known before"
 _KEPT_KEYS = ("domains", "functions", "copies_constants")
-_REMEDY_KEYS = (
-    *(
-        "written",
-        "spelled",
-        "alone_behind",
-        "scalar",
-        "vector",
-        "not_vector",
-        "last_axis",
-        "ones",
-        "ranks",
-        "not_negative",
-    ),
-    *("constant", "attributes", "versions", "max_outputs"),
-)
+_REMEDY_KEYS = {*Limit.__struct_fields__} - {"ops", "dtypes", "source", "guess", "remedy"}
 
 
 def toml_text(data: Mapping[str, Any]) -> str:

@@ -70,7 +70,7 @@ class Calibration:
             path: A file, or a folder for ``rknn`` and ``qnn``.
             format: ``npz``: an array for each input, whose first axis counts the calls. ``rknn``: a folder
                 with dataset.txt and .npy files. ``qnn``: a folder with input_list.txt and raw files.
-                ``python``: a CalibrationDataReader of onnxruntime.quantization, with its data beside.
+                ``python``: a CalibrationDataReader of onnxruntime.quantization, with its data next to it.
 
         Raises:
             OptionError: There is no such format, no folder for the file, or something else in its place;

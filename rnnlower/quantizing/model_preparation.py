@@ -31,19 +31,13 @@ def inline_functions(work: Work) -> None:
 
 
 def fold_weights(work: Work) -> None:
-    """Fold weights, even if they grow: in 8 bits they are smaller than their source.
+    """Fold weights, even if they grow: in 8 bits they are smaller than their source. Infer shapes.
 
-    Before: weights that follow from constants. After: constants.
+    Before: weights that follow from constants, and shapes of inputs alone. After: constants, and recurrent
+    nodes that know their number of steps, if it is fixed.
     """
-    FoldWeightsPass(may_grow=True)(work.model, work.facts)
-
-
-def infer_types(work: Work) -> None:
-    """Infer the shapes of the inputs of recurrent nodes.
-
-    Before: only inputs declare shapes. After: recurrent nodes know their number of steps, if it is fixed.
-    """
-    InferTypesPass()(work.model, work.facts)
+    work.apply(FoldWeightsPass(may_grow=True))
+    work.apply(InferTypesPass())
 
 
 def fit_onnxruntime(work: Work) -> None:
@@ -71,8 +65,7 @@ PREPARATION: Sequence[Step[Work, RecordedOptions]] = (
     Step(inline_functions, "Types and constants of a node in a function are only known at the call."),
     Step(shared.simplify_around_ifs, "A node that never runs has no ranges."),
     Step(shared.note_ifs, "Those of known condition are gone."),
-    Step(fold_weights, "Weights become integers, which are constants."),
-    Step(infer_types, "The number of steps decides the form, and nothing changes it any more."),
+    Step(fold_weights, "Weights become integers, and nothing changes the number of steps any more."),
     Step(fit_onnxruntime, "The type and shape of X are known."),
 )
 """The steps before a calibration, in order."""

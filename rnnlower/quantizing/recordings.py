@@ -116,6 +116,22 @@ class Recordings:
         label = "the recording" if isinstance(given, Mapping) else str(given)
         found = given if isinstance(given, Mapping) else _read(pathlib.Path(given))
         arrays = {name: np.asarray(array) for name, array in found.items()}
+        self._check_names(label, arrays)
+        counts = {name: self._sequence_count(label, name, array) for name, array in arrays.items()}
+        arrays = {name: self._convert(label, name, array) for name, array in arrays.items()}
+        stacks = {count for count in counts.values() if count is not None}
+        if len(stacks) > 1:
+            raise OptionError(
+                f"{label} holds {min(stacks)} sequences of one input and {max(stacks)} of another"
+            )
+        return [
+            # An element of a vector would be a number, and no array.
+            {name: array if counts[name] is None else array[index, ...] for name, array in arrays.items()}
+            for index in range(min(stacks, default=1))
+        ]
+
+    def _check_names(self, label: str, arrays: Feeds) -> None:
+        """Refuse a recording that lacks an input, or some of the states, or holds something else."""
         unknown = sorted(arrays.keys() - self._inputs.keys())
         if unknown:
             names = ", ".join(map(repr, self._inputs))
@@ -130,39 +146,34 @@ class Recordings:
                 f"{label} holds the state {states[-1]!r} and lacks {states[0]!r}",
                 remedy="give all states, for single calls, or none: they are carried from call to call",
             )
-        counts: dict[str, int | None] = {}
-        for name, array in arrays.items():
-            tensor = self._inputs[name].type.tensor_type
-            rank = len(tensor.shape.dim) if tensor.HasField("shape") else array.ndim
-            if array.ndim not in (rank, rank + 1):
-                raise OptionError(
-                    f"{label}: {name!r} has {array.ndim} axes; it must have the {rank} of the input, or one "
-                    "more that counts sequences"
-                )
-            counts[name] = None if array.ndim == rank else array.shape[0]
-            wanted = tensor_dtype_to_np_dtype(tensor.elem_type)
-            if array.dtype != wanted and array.dtype.kind != np.dtype(wanted).kind:
-                raise OptionError(f"{label}: {name!r} is {array.dtype}; the input takes {wanted}")
-            with np.errstate(over="ignore"):
-                arrays[name] = array.astype(wanted, copy=False)
-            if array.dtype.kind == "f" and not np.isfinite(arrays[name]).all():
-                place = [int(index) for index in np.argwhere(~np.isfinite(arrays[name]))[0]]
-                raise OptionError(
-                    f"{label}: {name!r} holds {array[tuple(place)]} at {place}",
-                    remedy="leave out recordings with NaN or infinity, which have no range",
-                )
-            if array.dtype.kind in "iu" and (arrays[name] != array).any():
-                raise OptionError(f"{label}: {name!r} holds numbers beyond {arrays[name].dtype}")
-        stacks = {count for count in counts.values() if count is not None}
-        if len(stacks) > 1:
+
+    def _sequence_count(self, label: str, name: str, array: Array) -> int | None:
+        """Return the number of sequences in an array; ``None`` if it is one, without an axis for them."""
+        tensor = self._inputs[name].type.tensor_type
+        rank = len(tensor.shape.dim) if tensor.HasField("shape") else array.ndim
+        if array.ndim not in (rank, rank + 1):
             raise OptionError(
-                f"{label} holds {min(stacks)} sequences of one input and {max(stacks)} of another"
+                f"{label}: {name!r} has {array.ndim} axes; it must have the {rank} of the input, or one "
+                "more that counts sequences"
             )
-        return [
-            # An element of a vector would be a number, and no array.
-            {name: array if counts[name] is None else array[index, ...] for name, array in arrays.items()}
-            for index in range(min(stacks, default=1))
-        ]
+        return None if array.ndim == rank else array.shape[0]
+
+    def _convert(self, label: str, name: str, array: Array) -> Array:
+        """Return an array in the type of its input; refuse numbers that this does not hold."""
+        wanted = tensor_dtype_to_np_dtype(self._inputs[name].type.tensor_type.elem_type)
+        if array.dtype != wanted and array.dtype.kind != np.dtype(wanted).kind:
+            raise OptionError(f"{label}: {name!r} is {array.dtype}; the input takes {wanted}")
+        with np.errstate(over="ignore"):
+            converted = array.astype(wanted, copy=False)
+        if array.dtype.kind == "f" and not np.isfinite(converted).all():
+            place = [int(index) for index in np.argwhere(~np.isfinite(converted))[0]]
+            raise OptionError(
+                f"{label}: {name!r} holds {array[tuple(place)]} at {place}",
+                remedy="leave out recordings with NaN or infinity, which have no range",
+            )
+        if array.dtype.kind in "iu" and (converted != array).any():
+            raise OptionError(f"{label}: {name!r} holds numbers beyond {converted.dtype}")
+        return converted
 
 
 def as_list(given: Given | Sequence[Given]) -> list[Given]:
@@ -182,7 +193,12 @@ def as_list(given: Given | Sequence[Given]) -> list[Given]:
     return found
 
 
-def run_on_recording(session: Session, feeds: Feeds) -> Feeds:
+def run_on_recording(
+    session: Session,
+    feeds: Mapping[str, Array],
+    what: str = "the model does not run on the recording",
+    remedy: str = "give recordings whose sizes fit the model",
+) -> Feeds:
     """Run a call of a recording.
 
     Raises:
@@ -191,10 +207,7 @@ def run_on_recording(session: Session, feeds: Feeds) -> Feeds:
     try:
         return session.run(feeds)
     except (EngineError, RunError) as error:
-        raise UnverifiableError(
-            f"the model does not run on the recording: {brief(error)}",
-            remedy="give recordings whose sizes fit the model",
-        ) from error
+        raise UnverifiableError(f"{what}: {brief(error)}", remedy=remedy) from error
 
 
 def open_source(model: onnx.ModelProto, *, optimize: bool = True) -> Session:

@@ -226,12 +226,7 @@ class _Parser:
             raise self.invalid(f"update_rule is {rule!r}; it must be one of {', '.join(UPDATE_RULES)}")
         self._select("decay", "gated" in rule, rule)
         self._select("beta", "delta" in rule, rule)
-        queries, heads = self._attribute("q_num_heads"), self._attribute("kv_num_heads")
-        for name, count in (("q_num_heads", queries), ("kv_num_heads", heads)):
-            given = self.node.attributes.get(name)
-            if count < 1 and not (given is not None and given.is_ref()):
-                raise self.invalid(f"attribute {name} is {count}; it must be at least 1")
-        queries, heads = max(queries, 1), max(heads, 1)
+        queries, heads = map(self._number_of_heads, ("q_num_heads", "kv_num_heads"))
         if queries % heads and (not self.node.domain or heads % queries):
             raise self.invalid(f"q_num_heads is {queries}, which is not a multiple of kv_num_heads, {heads}")
         dims = {name: self._dims(name, _RANKS.get(name, 3)) for name in _INPUTS[LINEAR_ATTENTION]}
@@ -313,6 +308,14 @@ class _Parser:
                     node=self.located,
                     remedy=f"export the model with {name} {wider[name]}",
                 )
+
+    def _number_of_heads(self, name: str) -> int:
+        """Return a number of heads; 1 for a parameter of a function."""
+        count: int = self._attribute(name)
+        given = self.node.attributes.get(name)
+        if count < 1 and not (given is not None and given.is_ref()):
+            raise self.invalid(f"attribute {name} is {count}; it must be at least 1")
+        return max(count, 1)
 
     def _attribute(self, name: str) -> Any:
         """Return the attribute's value, or its default."""

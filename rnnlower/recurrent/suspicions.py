@@ -140,7 +140,7 @@ def _has_recurrent_bias(node: ResolvedNode) -> bool:
 
 def _mixed_directions(model: ir.Model, located: LocatedNode, node: ResolvedNode) -> Iterator[Suspicion]:
     """Yield a bidirectional node whose directions are merged with the units outside."""
-    for reader in _readers(node, "Y"):
+    for reader in _readers_of_y(node):
         perm = reader.attributes.get("perm")
         is_mixed = reader.op_type == "Transpose" and perm is not None and [*perm.as_ints()] == [0, 2, 3, 1]
         if is_mixed and _is_exported_by(model, "pytorch") and node.direction == "bidirectional":
@@ -158,8 +158,8 @@ def _unreversed_outputs(model: ir.Model, located: LocatedNode, node: ResolvedNod
     """Yield a reverse layer of Keras whose sequence stays in processing order."""
     if not _is_exported_by(model, "keras2onnx") or node.direction != "reverse":
         return
-    behind = _nodes_after(node, "Y")
-    if behind and not any(each.op_type in ("ReverseSequence", "Slice", "Gather") for each in behind):
+    following = reachable(_readers_of_y(node), _readers_of_moved)
+    if following and not any(each.op_type in ("ReverseSequence", "Slice", "Gather") for each in following):
         yield Suspicion(
             located.label,
             "it is reverse, and its sequence is not reversed",
@@ -252,18 +252,13 @@ def _dim_of_x(node: ResolvedNode, axis: int) -> Dim:
     return 0 if shape is None else shape[axis]
 
 
-def _readers(node: ResolvedNode, name: str) -> list[ir.Node]:
-    return [use.node for use in node.outputs[name].uses()] if name in node.outputs else []
+def _readers_of_y(node: ResolvedNode) -> list[ir.Node]:
+    return [use.node for use in node.outputs["Y"].uses()] if "Y" in node.outputs else []
 
 
-def _nodes_after(node: ResolvedNode, name: str) -> list[ir.Node]:
-    """List the readers of an output, also through nodes that only move its elements."""
-
-    def behind(reader: ir.Node) -> list[ir.Node | None]:
-        outputs = reader.outputs if reader.op_type in REARRANGING else ()
-        return [use.node for out in outputs for use in out.uses()]
-
-    return reachable(_readers(node, name), behind)
+def _readers_of_moved(node: ir.Node) -> list[ir.Node]:
+    """Return the readers of what a node returns if it only moves elements."""
+    return [use.node for out in node.outputs for use in out.uses()] if node.op_type in REARRANGING else []
 
 
 _CHECKS: tuple[Callable[[ir.Model, LocatedNode, ResolvedNode], Iterator[Suspicion]], ...] = (
@@ -326,15 +321,15 @@ def _multiplied_states(node: ir.Node) -> Iterator[str]:
 
 def _values_after_products(body: ir.Graph, state: ir.Value) -> set[ir.Value]:
     """Return the values of a body that depend on a product with the state."""
-    touched, behind = {state}, set[ir.Value]()
+    touched, multiplied = {state}, set[ir.Value]()
     for node in body:
         reads = {value for value in node.inputs if value is not None} | captured_values(node)
         inside = {inner.op_type for graph in subgraphs_of(node) for inner, _ in walk(graph)}
         if reads & touched:
             touched |= {*node.outputs}
-            if reads & behind or {node.op_type, *inside} & _PRODUCTS:
-                behind |= {*node.outputs}
-    return behind
+            if reads & multiplied or {node.op_type, *inside} & _PRODUCTS:
+                multiplied |= {*node.outputs}
+    return multiplied
 
 
 def find_forgotten_states(nodes: Iterable[tuple[LocatedNode, int | None]]) -> list[Suspicion]:

@@ -84,14 +84,18 @@ def find_axes(model: ir.Model, given: Mapping[str, int]) -> dict[str, int]:
     for name, axis in given.items():
         if name not in inputs:
             raise OptionError(f"the model has no input {name!r}; it has {', '.join(inputs)}")
-        integer(f"time axis of input {name!r}", axis)
-        shape = inputs[name].shape
-        if shape is not None and not -len(shape) <= axis < len(shape):
-            raise OptionError(f"input {name!r} has {len(shape)} axes, so none with the number {axis}")
+        require_axis(name, axis, inputs[name].shape)
     axes = {
         name: axis % len(inputs[name].shape or [0] * (axis + 1)) for name, axis in given.items()
     } or _trace_axes_back(model, inputs)
     return _with_namesakes(inputs, axes)
+
+
+def require_axis(name: str, axis: int, shape: ir.Shape | None) -> None:
+    """Refuse a time axis that an input of this shape does not have."""
+    integer(f"time axis of input {name!r}", axis)
+    if shape is not None and not -len(shape) <= axis < len(shape):
+        raise OptionError(f"input {name!r} has {len(shape)} axes, so none with the number {axis}")
 
 
 def _with_namesakes(inputs: Mapping[str, ir.Value], axes: Mapping[str, int]) -> dict[str, int]:

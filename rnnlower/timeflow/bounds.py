@@ -240,7 +240,7 @@ def _pad(flow: Flow, node: ir.Node) -> Outcome:
             raise CoupledError("pads the end of the sequence by a number that changes with its length")
     mode, fill = node.attributes.get_string("mode", "constant"), _pad_value(flow, node)
     if before <= 0 and moved.lag < 0 and mode == "constant" and moved.fill not in (fill, "edge", "reflect"):
-        # What is put beside the frames before the stream is not what they are.
+        # What is joined to the frames before the stream is not what they are.
         moved = flow.delay_to(node)
     if where is None or not (before or after):
         return moved

@@ -71,7 +71,7 @@ class Change:
         report: What was done.
         facts: The source's facts, if a page of the report is wanted.
         source_size: The source's size in bytes.
-        stage: The result beside its destination.
+        stage: The result next to its destination.
         verification: The comparison of source and result, if it is wanted.
     """
 
@@ -216,7 +216,7 @@ class Rewriting:
     def _stage(
         self, model: ir.Model, report: CommandReport, stages: contextlib.ExitStack
     ) -> tuple[Stage, VerificationResult | None]:
-        """Write the model beside its destination, and compare it with the source."""
+        """Write the model next to its destination, and compare it with the source."""
         from rnnlower.files.model_io import stage_model
         from rnnlower.graph.dynamic_sizes import options_for_sizes
         from rnnlower.graph.walk import op_types

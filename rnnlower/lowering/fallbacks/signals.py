@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
@@ -157,18 +157,20 @@ def _emit_convolution(e: Emitter, signal: ir.Value, kernel: Array, hop: int) -> 
     return e.transpose(made, [0, 2, 1])
 
 
-def _image_blocks(
-    e: Emitter, x: ir.Value, image_shape: ir.Value, block_shape: ir.Value
-) -> tuple[list[int], list[int], RuntimeDim, int] | None:
-    """Return a Col2Im's image, its blocks, the batch size, and the number of channels, if these are known."""
-    image, block, shape = e.content(image_shape), e.content(block_shape), e.shape(x)
-    if image is None or block is None or shape is None or shape[1] is None:
-        return None
-    batch = e.dim(x, 0) if shape[0] is None else shape[0]
-    return image.tolist(), block.tolist(), batch, shape[1] // math.prod(block.tolist())
+class _Blocks(NamedTuple):
+    """The blocks that a Col2Im adds, and the image that they make."""
+
+    image: list[int]
+    block: list[int]
+    batch: RuntimeDim
+    channels: int
+    pads: Sequence[int]
+    strides: Sequence[int]
+    dilations: Sequence[int]
 
 
-def _emit_frame_sum(
+def _col2im(
+    emit: Callable[[Emitter, ir.Value, _Blocks], ir.Value | None],
     e: Emitter,
     x: ir.Value,
     image_shape: ir.Value,
@@ -178,16 +180,25 @@ def _emit_frame_sum(
     pads: Sequence[int] = (),
     dilations: Sequence[int] = (),
 ) -> ir.Value | None:
+    """Emit a form of Col2Im, if its sizes are known."""
+    image, block, shape = e.content(image_shape), e.content(block_shape), e.shape(x)
+    if image is None or block is None or shape is None or shape[1] is None:
+        return None
+    batch, sizes, ones = e.dim(x, 0) if shape[0] is None else shape[0], block.tolist(), [1] * block.size
+    channels = shape[1] // math.prod(sizes)
+    given = pads or [0] * (2 * block.size), strides or ones, dilations or ones
+    return emit(e, x, _Blocks(image.tolist(), sizes, batch, channels, *given))
+
+
+def _emit_frame_sum(e: Emitter, x: ir.Value, blocks: _Blocks) -> ir.Value | None:
     """Emit the sum of shifted frames, for an image of one row.
 
     Frames are cut into parts of the stride, which are rows of the result: a part is late by its number.
     """
-    known = _image_blocks(e, x, image_shape, block_shape)
-    if known is None or e.dtype in (ir.DataType.BOOL, ir.DataType.STRING):
+    image, block, batch, channels, pads, strides, dilations = blocks
+    if e.dtype in (ir.DataType.BOOL, ir.DataType.STRING):
         return None
-    image, block, batch, channels = known
     rank = len(image)
-    pads, strides, dilations = pads or [0] * (2 * rank), strides or [1] * rank, dilations or [1] * rank
     others = [axis for axis in range(rank) if (image[axis], block[axis]) != (1, 1)] or [rank - 1]
     axis, *more = others
     if more or dilations[axis] != 1 or sum(pads) != pads[axis] + pads[axis + rank]:
@@ -223,24 +234,11 @@ def _emit_padded(e: Emitter, x: ir.Value, axis: int, before: int, after: int) ->
     return e.op("Pad", x, e.integers(*pads), since=11)
 
 
-def _emit_block_sum(
-    e: Emitter,
-    x: ir.Value,
-    image_shape: ir.Value,
-    block_shape: ir.Value,
-    *,
-    strides: Sequence[int] = (),
-    pads: Sequence[int] = (),
-    dilations: Sequence[int] = (),
-) -> ir.Value | None:
+def _emit_block_sum(e: Emitter, x: ir.Value, blocks: _Blocks) -> ir.Value | None:
     """Emit a transposed convolution that puts each element of a block into its place."""
-    known = _image_blocks(e, x, image_shape, block_shape)
-    if known is None or not e.dtype.is_floating_point():
-        return None
-    image, block, batch, channels = known
+    image, block, batch, channels, pads, strides, dilations = blocks
     rank, elements = len(image), math.prod(block)
-    pads, strides, dilations = pads or [0] * (2 * rank), strides or [1] * rank, dilations or [1] * rank
-    if channels * elements * elements > _MAX_ELEMENTS:
+    if not e.dtype.is_floating_point() or channels * elements * elements > _MAX_ELEMENTS:
         return None
     rest = [
         image[axis] + pads[axis] + pads[axis + rank] - dilations[axis] * (block[axis] - 1) - 1
@@ -262,7 +260,7 @@ def _emit_block_sum(
 
 
 SIGNALS: Mapping[str, Sequence[Fallback]] = {
-    "Col2Im": [_emit_frame_sum, _emit_block_sum],
+    "Col2Im": [functools.partial(_col2im, form) for form in (_emit_frame_sum, _emit_block_sum)],
     "DFT": [_dft],
     "STFT": [_stft],
 }
