@@ -142,8 +142,8 @@ def _correct_initializer_shapes(model: ir.Model) -> None:
 def _correct_slices(model: ir.Model) -> None:
     """Give constant bounds of Slices the axis that the spec requires.
 
-    PyTorch's dynamo exporter left it out before onnxscript 0.6.2. onnxruntime refuses such a Slice, unless its
-    optimizations happen to fuse it with others.
+    PyTorch's dynamo exporter left it out before onnxscript 0.6.2. onnxruntime refuses such a Slice, unless
+    its optimizations happen to fuse it with others.
     """
     scalars = [
         (node, place, value, tensor)
