@@ -24,8 +24,8 @@ Dims = tuple[Dim, ...]
 Shape = tuple[int | None, ...]
 
 _NAMES = """
-    Abs Add And ArgMax ArgMin BitShift Cast CastLike Ceil Clip Compress Concat Constant ConstantOfShape Conv CumSum
-    Div Equal Exp Expand EyeLike Flatten Floor Gather GatherElements GatherND Gemm Greater
+    Abs Add And ArgMax ArgMin BitShift Cast CastLike Ceil Clip Compress Concat Constant ConstantOfShape Conv
+    CumSum Div Equal Exp Expand EyeLike Flatten Floor Gather GatherElements GatherND Gemm Greater
     GreaterOrEqual Identity Less LessOrEqual Log MatMul Max Min Mod Mul Neg NonZero Not OneHot Or Pad
     Pow Range Reciprocal ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum Relu Reshape Round
     ScatterElements ScatterND Shape Sigmoid Sign Size Slice Split Sqrt Squeeze Sub Sum Tanh Tile TopK

@@ -166,7 +166,7 @@ _TO_THE_END = np.iinfo(np.int32).max
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Cut:
-    """What a Slice takes of one axis.
+    """The part of one axis that a Slice takes.
 
     Attributes:
         axis, step: The axis and its step.
@@ -186,7 +186,7 @@ class _Cut:
 
 
 def _cuts(flow: PadFlow, node: ir.Node) -> list[_Cut]:
-    """Return what a Slice takes of each axis of which it does not take all."""
+    """Return the parts that a Slice takes of axes, without whole ones."""
     rank = len(flow.shape(node.inputs[0]))
     starts, ends = (flow.ints(node, name, index) or [] for index, name in enumerate(("starts", "ends"), 1))
     axes, steps = flow.ints(node, "axes", 3), flow.ints(node, "steps", 4)

@@ -73,7 +73,7 @@ def analyze(model: ir.Model, axes: Mapping[str, int], chunk: int | None, *, allo
             remedy=remedy,
         )
     if chunk is None and steps is not None:
-        raise OptionError(f"the model has {steps} time steps, not any number", remedy=remedy)
+        raise OptionError(f"the model has {counted(steps, 'time step')}, not any number", remedy=remedy)
     keys = [[_edit_key(edit) for edit in plan.edits] for plan in (few, more)]
     if few is not more and (keys[0] != keys[1] or few.delay != more.delay):
         raise UnsupportedModelError("the context that a chunk needs depends on its length", remedy=remedy)

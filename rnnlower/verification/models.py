@@ -19,7 +19,6 @@ from rnnlower.engines.opened_models import LARGE
 from rnnlower.engines.session import Array
 from rnnlower.errors import OptionError
 from rnnlower.files.checks import check_proto, read_proto
-from rnnlower.files.model_io import load_model, read_model
 
 ModelLike: TypeAlias = "str | os.PathLike[str] | onnx.ModelProto | ir.Model"
 Graph = onnx.GraphProto | onnx.FunctionProto
@@ -63,26 +62,20 @@ class ParsedModel:
 def load_parsed(model: ModelLike, role: str, folder: Path) -> ParsedModel:
     """Parse a path, ModelProto or ir.Model; a model too large for protobuf is saved in ``folder``.
 
-    A reference whose Slices lack axes of their bounds is corrected, as onnxruntime would not run it.
-
     Raises:
         InvalidModelError: The file is missing, unreadable or not an ONNX model, or the ModelProto is broken.
         OptionError: A ModelProto refers to external data, which only a path can locate.
     """
     if isinstance(model, (str, os.PathLike)):
         path = Path(model)
-        proto = read_proto(path, f"the {role} {path}")
-        if role == "candidate" or not _has_scalar_bounds(proto.graph):
-            return ParsedModel(role, proto, path)
-        model = read_model(path)
+        return ParsedModel(role, read_proto(path, f"the {role} {path}"), path)
     if isinstance(model, onnx.ModelProto):
         check_proto(model, f"the {role}")
         if any(uses_external_data(tensor) for tensor in model.graph.initializer):
             raise OptionError(f"the {role} has external data: give its path instead of a ModelProto")
-        scalars = role == "reference" and _has_scalar_bounds(model.graph)
-        if not scalars and sum(len(tensor.raw_data) for tensor in model.graph.initializer) < LARGE:
+        if sum(len(tensor.raw_data) for tensor in model.graph.initializer) < LARGE:
             return ParsedModel(role, model, None)
-        model = load_model(model) if scalars else ir.from_proto(model)
+        model = ir.from_proto(model)
     if not isinstance(model, ir.Model):
         model_path(model, f"the {role}")
     external = any(isinstance(v.const_value, ir.ExternalTensor) for v in model.graph.initializers.values())
@@ -92,19 +85,6 @@ def load_parsed(model: ModelLike, role: str, folder: Path) -> ParsedModel:
     path = folder / f"{role}.onnx"
     ir.save(model, path, external_data=f"{role}.data")
     return ParsedModel(role, onnx.load(path, load_external_data=False), path)
-
-
-def _has_scalar_bounds(main: onnx.GraphProto) -> bool:
-    nodes = [*nodes_in(main)]
-    scalars = {tensor.name for graph in graphs_in(main) for tensor in graph.initializer if not tensor.dims}
-    scalars |= {
-        node.output[0]
-        for node in nodes
-        if node.op_type == "Constant"
-        for value in node.attribute
-        if value.name == "value_int" or (value.name == "value" and not value.t.dims)
-    }
-    return any(node.op_type == "Slice" and not scalars.isdisjoint(node.input[1:]) for node in nodes)
 
 
 def graphs_in(*graphs: Graph) -> Iterator[Graph]:

@@ -2,6 +2,7 @@
 
 `dequantize`: DynamicQuantizeLSTM is LSTM with the dequantized weights.
 `assume_linear_before_reset`: every GRU has linear_before_reset=1.
+A Slice whose bounds are scalars, which onnxruntime refuses, gets vectors of one element.
 In float64, neither rounding nor range matters much; in float16 both do.
 """
 
@@ -28,11 +29,12 @@ _INTEGER_PRODUCTS = {"MatMulInteger": ("MatMul", 0), "ConvInteger": ("Conv", 1)}
 def reinterpret(
     model: ParsedModel, *, dequantize: bool | Collection[str], assume_linear_before_reset: bool
 ) -> ParsedModel:
-    """Return the model with its nodes replaced by what the options read them as; itself without options.
+    """Return the model with its nodes replaced by what they are read as; itself if there is none to replace.
 
     `dequantize` may name outputs of the nodes that it applies to.
     """
-    if not (dequantize or assume_linear_before_reset):
+    scalars = _scalar_bounds(model.proto.graph)
+    if not (dequantize or assume_linear_before_reset or scalars):
         return model
 
     def read(node: NodeProto) -> Iterable[NodeProto]:
@@ -46,11 +48,43 @@ def reinterpret(
             kept = [attribute for attribute in node.attribute if attribute.name != "linear_before_reset"]
             del node.attribute[:]
             node.attribute.extend([*kept, helper.make_attribute("linear_before_reset", 1)])
+        if node.op_type == "Slice":
+            return _make_bounds_vectors(node, scalars)
         return [node]
 
     proto = deepcopy(model.with_data())
     _rewrite([proto.graph, *proto.functions], read)
     return model.with_proto(proto)
+
+
+def _scalar_bounds(main: onnx.GraphProto) -> set[str]:
+    """Return the scalar constants that Slices take as bounds, as PyTorch's exporter wrote them."""
+    nodes = [*nodes_in(main)]
+    scalars = {tensor.name for graph in graphs_in(main) for tensor in graph.initializer if not tensor.dims}
+    scalars |= {
+        node.output[0]
+        for node in nodes
+        if node.op_type == "Constant"
+        for value in node.attribute
+        if value.name == "value_int" or (value.name == "value" and not value.t.dims)
+    }
+    return scalars & {name for node in nodes if node.op_type == "Slice" for name in node.input[1:]}
+
+
+def _make_bounds_vectors(node: NodeProto, scalars: Collection[str]) -> list[NodeProto]:
+    """Return the Slice, after a Reshape of each of its bounds that is a scalar."""
+    made = []
+    for place, name in enumerate(node.input):
+        if place and name in scalars:
+            shape, vector = (f"{node.output[0]}_{place}_{what}" for what in ("shape", "vector"))
+            made += [
+                helper.make_node(
+                    "Constant", [], [shape], value=numpy_helper.from_array(np.ones(1, np.int64))
+                ),
+                helper.make_node("Reshape", [name, shape], [vector]),
+            ]
+            node.input[place] = vector
+    return [*made, node]
 
 
 def _rewrite(graphs: Iterable[Graph], read: Callable[[NodeProto], Iterable[NodeProto]]) -> None:

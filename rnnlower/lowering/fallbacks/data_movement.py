@@ -36,7 +36,10 @@ def _squeeze_named(e: Emitter, x: ir.Value, *, axes: Sequence[int] = ()) -> ir.V
     if axes or dims is None or None in dims or 1 not in dims:
         return None
     ones = [axis for axis, dim in enumerate(dims) if dim == 1]
-    return e.with_axes("Squeeze", x, ones)
+    # Not by `op`, which would ask for a fallback again.
+    if e.opset < 13:
+        return e.ops("Squeeze", x, outputs=1, axes=ones)[0]
+    return e.ops("Squeeze", x, e.integers(*ones), outputs=1)[0]
 
 
 def _value_written(e: Emitter, shape: ir.Value, *, value: ir.TensorProtocol | None = None) -> ir.Value | None:
