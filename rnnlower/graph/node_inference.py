@@ -14,6 +14,7 @@ from rnnlower import wording
 from rnnlower.errors import InvalidModelError
 from rnnlower.graph.evaluation import DTYPE_KINDS, Array, Dims
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
+from rnnlower.graph.slicing import keeps_split_axis
 from rnnlower.graph.walk import operand, qualified_op_type
 
 Inferred = tuple[ir.TypeProtocol | None, Dims | None]
@@ -74,7 +75,7 @@ def infer_outputs(
         InvalidModelError: A size below 0 would make onnx's inference abort the process.
     """
     unknown: list[Inferred] = [(None, None) for _ in node.outputs]
-    if (first := _first_output(node, types, shapes)) is not None:
+    if (first := _first_output(node, types, shapes, constants)) is not None:
         return [first, *unknown[1:]]
     op_type, domain, used = node.op_type, node.domain, [*range(len(node.inputs))]
     if (kind := qualified_op_type(node)) in _LIKE_STANDARD:
@@ -112,10 +113,18 @@ def infer_outputs(
 
 
 def _first_output(
-    node: ir.Node, types: Sequence[ir.TypeProtocol | None], shapes: Sequence[Dims | None]
+    node: ir.Node,
+    types: Sequence[ir.TypeProtocol | None],
+    shapes: Sequence[Dims | None],
+    constants: Sequence[Array | None],
 ) -> Inferred | None:
-    """Return type and shape of the first output of an operator that onnx has no inference for."""
+    """Return type and shape of the first output of an operator that onnx has no inference for, or another."""
     kind = qualified_op_type(node)
+    if kind == "SplitToSequence" and shapes[0] is not None and isinstance(types[0], ir.TensorType):
+        split = constants[1] if operand(node, 1) is not None else None
+        if split is not None and split.size == 1 and split.item() == 1 and not keeps_split_axis(node, split):
+            axis = node.attributes.get_int("axis", 0) % len(shapes[0])
+            return ir.SequenceType(types[0]), (*shapes[0][:axis], *shapes[0][axis + 1 :])
     if kind in _LIKE_FIRST_INPUT:
         return types[0], shapes[0]
     if (like := _QUANTIZERS.get(kind)) is not None:

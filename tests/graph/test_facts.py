@@ -6,7 +6,9 @@ import pkgutil
 from typing import Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
+import onnxruntime
 import pytest
 from onnx import helper
 from onnx.backend.test.case import node as tests_of_nodes
@@ -42,6 +44,24 @@ def test_fused_products_have_the_type_and_turns_of_their_operands() -> None:
     )
     found = [(facts.dtype(values[name]), facts.dims(values[name])) for name in "fy"]
     assert found == [(ir.DataType.FLOAT16, (2, 3, 5)), (ir.DataType.FLOAT16, (2, 5))]
+
+
+@pytest.mark.parametrize("split", [", one", ", ones", ""])
+@pytest.mark.parametrize("keepdims", [0, 1])
+def test_elements_of_a_sequence_have_the_axes_that_onnxruntime_gives_them(split: str, keepdims: int) -> None:
+    text = f"""
+        main (float[3, 2, 4] x) => (float[] y)
+        <int64 one = {{1}}, int64[2] ones = {{1, 1}}, int64 place = {{1}}> {{
+            parts = SplitToSequence <axis = 1, keepdims = {keepdims}> (x{split})
+            y = SequenceAt (parts, place)
+        }}
+    """
+    facts, values = facts_of(text)
+    model = onnx.parser.parse_model(HEADER + text)
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    (got,) = session.run(None, {"x": np.ones((3, 2, 4), np.float32)})
+    assert facts.shape(values["y"]) == got.shape
 
 
 def test_quantizers_of_onnxruntime_keep_the_shape() -> None:
