@@ -140,10 +140,9 @@ def _correct_initializer_shapes(model: ir.Model) -> None:
 
 
 def _correct_slices(model: ir.Model) -> None:
-    """Give constant bounds of Slices the axis that the spec requires.
+    """Give constant bounds of Slices the axis that the spec requires, as onnxruntime does.
 
-    PyTorch's dynamo exporter left it out before onnxscript 0.6.2. onnxruntime refuses such a Slice, unless
-    its optimizations happen to fuse it with others.
+    PyTorch's dynamo exporter left it out before onnxscript 0.6.2.
     """
     scalars = [
         (node, place, value, tensor)
@@ -153,15 +152,12 @@ def _correct_slices(model: ir.Model) -> None:
         if place and value is not None
         if (tensor := constant_of(value)) is not None and not tensor.shape
     ]
-    if not scalars:
-        return
-    names = NameSource(all_names(model))
+    names = NameSource(all_names(model) if scalars else ())
     for node, place, value, tensor in scalars:
-        vector = ir.tensor(tensor.numpy().reshape(1))
-        constant = ir.node("Constant", [], {"value": vector})
-        constant.outputs[0].name = names.fresh(str(value.name))
-        node.prepend(constant)
-        node.replace_input_with(place, constant.outputs[0])
+        vector = ir.Value(name=names.fresh(str(value.name)))
+        content = {"value": ir.tensor(tensor.numpy().reshape(1))}
+        node.prepend(ir.node("Constant", [], content, outputs=[vector]))
+        node.replace_input_with(place, vector)
 
 
 def normalize_opset_imports(model: ir.Model, label: str) -> None:

@@ -8,6 +8,7 @@ In float64, neither rounding nor range matters much; in float16 both do.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from copy import deepcopy
 from typing import Any
@@ -33,7 +34,7 @@ def reinterpret(
 
     `dequantize` may name outputs of the nodes that it applies to.
     """
-    scalars = _scalar_bounds(model.proto.graph)
+    scalars = _scalar_bounds([model.proto.graph, *model.proto.functions])
     if not (dequantize or assume_linear_before_reset or scalars):
         return model
 
@@ -48,7 +49,7 @@ def reinterpret(
             kept = [attribute for attribute in node.attribute if attribute.name != "linear_before_reset"]
             del node.attribute[:]
             node.attribute.extend([*kept, helper.make_attribute("linear_before_reset", 1)])
-        if node.op_type == "Slice":
+        if node.op_type == "Slice" and node.domain in ("", "ai.onnx"):
             return _make_bounds_vectors(node, scalars)
         return [node]
 
@@ -57,10 +58,11 @@ def reinterpret(
     return model.with_proto(proto)
 
 
-def _scalar_bounds(main: onnx.GraphProto) -> set[str]:
+def _scalar_bounds(graphs: Collection[Graph]) -> set[str]:
     """Return the scalar constants that Slices take as bounds, as PyTorch's exporter wrote them."""
-    nodes = [*nodes_in(main)]
-    scalars = {tensor.name for graph in graphs_in(main) for tensor in graph.initializer if not tensor.dims}
+    nodes = [*nodes_in(*graphs)]
+    initializers = (graph.initializer for graph in graphs_in(*graphs) if isinstance(graph, onnx.GraphProto))
+    scalars = {tensor.name for tensor in itertools.chain(*initializers) if not tensor.dims}
     scalars |= {
         node.output[0]
         for node in nodes
@@ -77,10 +79,10 @@ def _make_bounds_vectors(node: NodeProto, scalars: Collection[str]) -> list[Node
     for place, name in enumerate(node.input):
         if place and name in scalars:
             shape, vector = (f"{node.output[0]}_{place}_{what}" for what in ("shape", "vector"))
+            # Not to one element: elsewhere, the name may be that of a vector.
+            flat = numpy_helper.from_array(np.array([-1], np.int64))
             made += [
-                helper.make_node(
-                    "Constant", [], [shape], value=numpy_helper.from_array(np.ones(1, np.int64))
-                ),
+                helper.make_node("Constant", [], [shape], value=flat),
                 helper.make_node("Reshape", [name, shape], [vector]),
             ]
             node.input[place] = vector

@@ -304,3 +304,29 @@ def test_bounds_of_slices_that_are_scalars_get_their_axis(kind: str, tmp_path: P
     assert not rnnlower.verify(read, model)
     next(node for node in read.graph.node if node.op_type == "Sigmoid").op_type = "Tanh"
     assert not rnnlower.verify(model, read)
+
+
+def test_scalar_bounds_in_a_function_and_in_a_branch() -> None:
+    """The function's own `one` is a vector."""
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17, "own" : 1]>
+        main (float[4, N, 3] x, bool b) => (float[P, N, 3] y)
+        <int64 one = {1}, int64 two = {2}, int64[1] first = {0}> {
+            f = own.Middle (x)
+            y = If (b) <
+                then_branch = g () => (float[P, N, 3] u) { u = Slice (f, one, two, first) },
+                else_branch = g () => (float[P, N, 3] v) { v = Identity (f) }
+            >
+        }
+        <domain: "own", opset_import: ["" : 17]> Middle (x) => (y) {
+            one = Constant <value_ints = [1, 0]> ()
+            end = Constant <value_ints = [9, 9]> ()
+            axis = Constant <value_int = 0> ()
+            last = Constant <value_int = 3> ()
+            cut = Slice (x, axis, last, axis)
+            y = Slice (cut, one, end)
+        }
+    """)
+    result = rnnlower.unroll(model)
+    assert rnnlower.verify(model, result)
+    assert not rnnlower.verify(result, model)

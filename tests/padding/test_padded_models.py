@@ -183,6 +183,16 @@ def test_a_number_that_may_be_the_static_length_is_noted(divide: str, reads: flo
     assert len(told) == (reads != 12)
 
 
+def test_two_lengths_cut_from_their_ends_by_one_node_are_refused() -> None:
+    source = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> main (float[T, 1] x, float[1, S] k) => (float[2, 3] z) '
+        "{ b = Constant <value_ints = [-2, -3]> () e = Constant <value_ints = [9999, 9999]> () "
+        "y = Mul (x, k) z = Slice (y, b, e) }"
+    )
+    with pytest.raises(rnnlower.UnsupportedModelError, match="cuts several axes from their ends"):
+        rnnlower.pad(source, max={"T": MAXIMUM, "S": MAXIMUM})
+
+
 def test_a_static_length_in_a_shape_is_refused() -> None:
     source = with_weights(
         '<ir_version: 8, opset_import: ["" : 17]> main (float[13, 1, 3] x) => (float[13, 4] z) '
