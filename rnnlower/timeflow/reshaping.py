@@ -79,10 +79,11 @@ def _reshaped_track(flow: Flow, node: ir.Node) -> Outcome:
             if size % (outer * track.frames) == 0 and size:
                 places.append(track.with_(axis=axis, outer=outer, inner=size // (outer * track.frames)))
         passed *= size
-    # A single step fits any axis: one of its own is the most likely, even if others are between, for a
-    # Transpose that moves an axis of size 1 may be exported as a Reshape.
-    if flow.sample.steps == track.frames == 1 and after.count(1) == 1:
-        places.append(track.with_(axis=after.index(1), outer=1, inner=1))
+    # A single step fits any axis: one of its own is the most likely. A Transpose that moves an axis of size 1
+    # may be exported as a Reshape: to the first axis, where a recurrent node has time, and back.
+    alone = [axis for axis, size in enumerate(after) if size == 1]
+    if flow.sample.steps == track.frames == len(alone) == 1 and {*alone} <= {0, *flow.sample.axes.values()}:
+        places.append(track.with_(axis=alone[0], outer=1, inner=1))
     if places:
         return min(places, key=lambda place: (place.outer != 1) + (place.inner != 1))
     if track.frames == 1:

@@ -163,6 +163,27 @@ def test_the_moved_axis_of_one_step_is_found() -> None:
     rnnlower.stream(moved(3, 1, "Reshape (x, there)", "Reshape (squeezed, back)"))
 
 
+@pytest.mark.parametrize("axes", [None, {"x": 0}])
+def test_a_reshape_of_one_step_to_rows_keeps_the_step_in_the_rows(axes: dict[str, int] | None) -> None:
+    """A convolution over features takes each row of the step as a signal of one channel."""
+    source = model(
+        """(float[1, 2, 6] x) => (float[1, 1, 2, 3] y) {
+            signals = Reshape (x, there)
+            filtered = Conv <pads = [1, 1]> (signals, K)
+            rows = Reshape (filtered, back)
+            y, end = GRU <hidden_size = 3> (rows, W, R)
+        }""",
+        K=(4, 1, 3),
+        W=(1, 9, 24),
+        R=(1, 9, 3),
+    )
+    for name, value in (("there", [2, 1, 6]), ("back", [1, 2, 24])):
+        source.graph.initializer.append(numpy_helper.from_array(np.array(value, np.int64), name))
+    streamed = rnnlower.stream(source, time_axes=axes)
+    assert len(states_of(streamed)) == 1
+    assert rnnlower.verify(source, streamed)
+
+
 def test_an_axis_that_nothing_determines_is_asked_for() -> None:
     with pytest.raises(rnnlower.OptionError, match=r"may be x:0 or x:1; name it \(time_axes="):
         rnnlower.stream(moved(1, 1, "Reshape (x, there)", "Reshape (squeezed, back)"))
