@@ -181,9 +181,13 @@ class Examples:
     def shapes(self, value: ir.Value | None) -> list[tuple[int, ...]]:
         """Return the shapes of a value at the example lengths, the maximum first."""
         assert value is not None
-        found = [world.shape(self.origin(value)) for world in self._worlds]
-        if any(shape is None or None in shape for shape in found):
-            raise NoRuleError("has an input or an output of unknown shape")
+        source = self.origin(value)
+        found = [world.shape(source) for world in self._worlds]
+        for world, shape in zip(self._worlds, found, strict=True):
+            if shape is None or None in shape:
+                raise NoRuleError(
+                    _misfit(world, source.producer()) or f"reads or gives {source.name!r}, of unknown shape"
+                )
         return found  # type: ignore[return-value]
 
     def is_dynamic(self, value: ir.Value, axis: int) -> bool:
@@ -251,6 +255,23 @@ class Examples:
         sizes = {shape[axis] for shape in self.shapes(value)}
         short = {size for world in self._accepted_short() if (size := size_at(world)) is not None}
         return len(sizes | short) > 1
+
+
+def _misfit(facts: Facts, node: ir.Node | None) -> str:
+    """Return what a node of known inputs reads, in words, if that gives it an output of unknown shape."""
+    if node is None or node.op_type not in _JOINING:
+        return ""
+    shapes = [facts.shape(value) for value in node.inputs]
+    if node.op_type == "Reshape":
+        sizes = facts.constant(node.inputs[1])
+        shapes[1:] = [None if sizes is None else tuple(sizes.tolist())]
+    if any(each is None or None in each for each in shapes):
+        return ""
+    read = " and ".join(str([*each]) for each in shapes if each is not None)
+    return (
+        f"would get the shapes {read}, which do not fit together; another input may have to be as long, "
+        "or the model has a fixed number of steps, such as an exporter's example"
+    )
 
 
 def _fails(node: ir.Node, facts: Facts) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import numpy as np
@@ -201,6 +202,27 @@ def test_a_static_length_in_a_shape_is_refused() -> None:
     )
     with pytest.raises(rnnlower.UnsupportedModelError, match="a fixed number of steps, 13"):
         rnnlower.pad(source, max={"T": MAXIMUM}, time_axes={"x": 0})
+
+
+@pytest.mark.parametrize(
+    ("nodes", "shapes"),
+    [
+        ("c = ConstantOfShape (n) z = Mul (x, c)", "[13, 1, 3] and [6, 1, 3]"),
+        (
+            "b = Shape <end = 1> (m) e = Constant <value_ints = [-1, 3]> () k = Concat <axis = 0> (b, e) "
+            "z = Reshape (x, k)",
+            "[13, 1, 3] and [29, -1, 3]",
+        ),
+        ("z = Concat <axis = 2> (x, m)", "[13, 1, 3] and [29, 1, 3]"),
+    ],
+)
+def test_shapes_that_do_not_fit_at_other_lengths_are_named(nodes: str, shapes: str) -> None:
+    source = with_weights(
+        '<ir_version: 8, opset_import: ["" : 17]> main (float[T, 1, 3] x, float[M, 1, 3] m) '
+        f"=> (float[A, 1, B] z) {{ n = Constant <value_ints = [6, 1, 3]> () {nodes} }}"
+    )
+    with pytest.raises(rnnlower.UnsupportedModelError, match=rf"would get the shapes {re.escape(shapes)}"):
+        rnnlower.pad(source, max={"T": MAXIMUM})
 
 
 def test_a_source_of_one_length_cannot_be_verified() -> None:
