@@ -201,7 +201,10 @@ def axis_problems(values: Iterable[onnx.ValueInfoProto], axes: Mapping[str, int]
 
 @dataclasses.dataclass(frozen=True)
 class StepProcedure(Procedure):
-    """The procedure that calls both models many times, each with its own states of the previous call.
+    """The procedure that calls a model many times, each with the states of its previous call.
+
+    The reference gets the same inputs and states: with states of its own, rounding that a model amplifies
+    would grow from call to call.
 
     Attributes:
         states: For each output that holds a state, the input that takes it in the next call.
@@ -210,40 +213,33 @@ class StepProcedure(Procedure):
     states: Mapping[str, str]
 
     def run_reference(self, runner: Runner) -> list[Trial]:
-        calls: list[Trial] = []
-        made = super().run_reference(runner)
-        initializers = runner.reference.proto.graph.initializer
-        defaults = {each.name: to_array(each) for each in initializers if each.name in self.states.values()}
-        with report_reference_errors(), runner.open(runner.reference) as run:
-            for trial in made:
-                feeds = dict(trial.feeds)
-                for output, name in self.states.items():
-                    start = defaults[name] if name in defaults else np.zeros_like(feeds[name])
-                    before = calls[-1].outputs[output] if calls else start
-                    # An infinite state would hide later differences; one of another size begins a new stream.
-                    fits = before.shape == start.shape and np.isfinite(before).all()
-                    feeds[name] = before if fits else start
-                calls.append(Trial(trial.number, feeds, run(feeds)))
+        trials = super().run_reference(runner)
         runner.states = dict(self.states)
-        return calls
+        return trials
 
     def plan_generated(
         self, runner: Runner, facts: GraphFacts, maker: InputMaker
     ) -> tuple[int, Mapping[str, str]]:
-        """Return the number of calls; `run_reference` feeds the states back."""
+        """Return the number of calls; `run_candidate` feeds the states back."""
         return runner.options.trials or _CALLS, {}
 
     def run_candidate(self, runner: Runner, run: RunModel, finished: list[Trial]) -> Pairs:
+        initializers = runner.reference.proto.graph.initializer
+        defaults = {each.name: to_array(each) for each in initializers if each.name in self.states.values()}
         outputs: dict[str, Any] = {}
-        before: Trial | None = None
-        for trial in finished:
-            feeds = dict(trial.feeds)
-            for output, name in self.states.items():
-                if before is not None and feeds[name] is before.outputs[output]:
-                    feeds[name] = outputs[output]
-            outputs = run(select_feeds(runner.candidate.proto, feeds))
-            before = trial
-            yield trial, outputs
+        with runner.open(runner.reference) as reference:
+            for trial in finished:
+                feeds = dict(trial.feeds)
+                for output, name in self.states.items():
+                    start = defaults[name] if name in defaults else np.zeros_like(feeds[name])
+                    before = outputs.get(output, start)
+                    # An infinite state would hide later differences; one of another size begins a new stream.
+                    kept = (before.shape, before.dtype) == (start.shape, start.dtype)
+                    feeds[name] = before if kept and np.isfinite(before).all() else start
+                with report_reference_errors():
+                    expected = reference(feeds)
+                outputs = run(select_feeds(runner.candidate.proto, feeds))
+                yield Trial(trial.number, feeds, expected), outputs
 
 
 class LengthProcedure(Procedure, ABC):

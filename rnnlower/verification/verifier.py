@@ -123,7 +123,11 @@ def _choose_procedure(reference: ParsedModel, candidate: ParsedModel) -> Procedu
     )
     stream, padding = StreamMetadata.read(theirs), PadMetadata.read(theirs)
     if stream is not None and StreamMetadata.read(ours) is None:
-        return ChunkProcedure(stream) if stream.inputs else StepProcedure(stream.states)
+        graph, states = reference.proto.graph, {*stream.states, *stream.states.values()}
+        has_states = bool(states) and states <= {value.name for value in (*graph.input, *graph.output)}
+        # A sequence of one step would not show whether the states are carried to the next call.
+        is_step = not stream.inputs or (has_states and stream.steps == stream.chunk == 1)
+        return StepProcedure(stream.states) if is_step else ChunkProcedure(stream)
     return PadProcedure(padding) if padding is not None and PadMetadata.read(ours) is None else Procedure()
 
 

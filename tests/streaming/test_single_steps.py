@@ -68,6 +68,35 @@ def test_lowered_as_well_over_many_calls() -> None:
     assert rnnlower.verify(gru(), streamed)
 
 
+def test_a_time_axis_of_one_step_is_verified_over_many_calls() -> None:
+    source = model(
+        "(float[1, 1, 4] x, float[1, 1, 8] h) => (float[1, 1, 1, 8] y, float[1, 1, 8] n) "
+        "{ y, n = RNN <hidden_size = 8> (x, W, R, , , h) }",
+        W=(1, 8, 4),
+        R=(1, 8, 8),
+    )
+    result = rnnlower.verify(source, rnnlower.stream(source))
+    assert result
+    assert (result.trials, result.states, result.skipped) == (60, {"n": "h"}, ())
+
+
+@pytest.mark.parametrize("error", [0.0, 1e-3])
+def test_a_state_that_amplifies_rounding_from_call_to_call(error: float) -> None:
+    source, other = (
+        model(
+            "(float[1, 4] x, float[1, 1, 32] h) => (float[1, 1, 32] n) <int64[1] axis = {0}> "
+            "{ one = Unsqueeze (x, axis) y, n = RNN <hidden_size = 32> (one, W, R, , , h) }",
+            W=(1, 32, 4),
+        )
+        for _ in range(2)
+    )
+    weights = np.random.default_rng(0).normal(size=(1, 32, 32)).astype(np.float32)
+    source.graph.initializer.append(numpy_helper.from_array(weights, "R"))
+    weights[0, 13, 2] += error
+    other.graph.initializer.append(numpy_helper.from_array(weights, "R"))
+    assert bool(rnnlower.verify(source, rnnlower.stream(other, strategy="unroll"))) == (error == 0)
+
+
 def test_a_state_that_decays_too_fast_is_noticed() -> None:
     """A fault in the state alone grows from call to call."""
     streamed = rnnlower.stream(gru())
