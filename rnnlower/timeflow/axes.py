@@ -125,6 +125,7 @@ def _trace_axes_back(model: ir.Model, inputs: Mapping[str, ir.Value]) -> dict[st
         _refuse_branches(model)
         if any(map(is_recurrent, model.graph)):
             _refuse_single_step(model)
+        if any(map(_may_recur, model.graph)):
             _refuse_lost_axis(model, lost)
     unclear = [f"{name}:{axis}" for name, places in found.items() if len(places) > 1 for axis in places]
     if unclear or not found:
@@ -146,10 +147,11 @@ def _states_remedy() -> str:
 def _follow_axes(
     model: ir.Model, inputs: Mapping[str, ir.Value], probe: int
 ) -> tuple[dict[str, list[int]], dict[tuple[str, int], list[CoupledError]]]:
-    """Return the axes that lead to a recurrent node at this chunk, and what stops each axis."""
+    """Return the axes that lead to a recurrent node, else to a loop, at this chunk, and what stops each."""
     found: dict[str, list[int]] = {}
+    to_loops: dict[str, list[int]] = {}
     lost: dict[tuple[str, int], list[CoupledError]] = {}
-    if not any(map(is_stateful, model.graph)):
+    if not any(map(_may_recur, model.graph)):
         return found, lost  # Following a long model takes seconds.
     for name, value in inputs.items():
         for axis in range(len(value.shape or ())):
@@ -160,7 +162,13 @@ def _follow_axes(
             lost[name, axis] = flow.obstacles
             if flow.recurrent:
                 found.setdefault(name, []).append(axis)
-    return found, lost
+            if flow.loops:
+                to_loops.setdefault(name, []).append(axis)
+    return found or to_loops, lost
+
+
+def _may_recur(node: ir.Node) -> bool:
+    return is_stateful(node) or node.op_type in LOOPS
 
 
 def _refuse_lost_axis(model: ir.Model, lost: Mapping[tuple[str, int], list[CoupledError]]) -> None:

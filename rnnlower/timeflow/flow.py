@@ -79,6 +79,7 @@ class Flow(Contents):
         self.edits: list[Edit] = []
         self.ahead: dict[ir.Node, int] = {}
         self.recurrent: list[ir.Node] = []
+        self.loops: list[ir.Node] = []
         self.obstacles: list[CoupledError] = []
         self.limits: int | None = None
         self._rules, self._of_scores = rules, of_scores

@@ -43,6 +43,33 @@ def test_a_scan_over_time_carries_its_state(chunk: int | None) -> None:
     assert metadata["start"] == {"Scan_0_st_in": [[0.5, 0.0, 0.0, 1.0]]}
 
 
+@pytest.mark.parametrize(("text", "axis"), [(SCAN, 1), (LOOP, 0)])
+def test_the_time_axis_leads_to_a_loop_if_no_node_is_recurrent(text: str, axis: int) -> None:
+    assert stream(model(text, R=(4, 4)), {}, lift=False)["inputs"] == {"X": axis}
+
+
+def test_the_time_axis_leads_to_a_recurrent_node_rather_than_to_a_loop() -> None:
+    """The Scan is over rows of another input."""
+    source = model(
+        """(float[n, 1, 4] X, float[3, 4] Z) => (float[n, 1, 1, 4] Y, float[4] F) {
+            Y = RNN <hidden_size = 4> (X, W, R)
+            start = Constant <value = float[4] {0, 0, 0, 0}> ()
+            F = Scan <num_scan_inputs = 1, body = b (float[4] st, float[4] z) => (float[4] st2) {
+                st2 = Add (st, z)
+            }> (start, Z)
+        }""",
+        W=(1, 4, 4),
+        R=(1, 4, 4),
+    )
+    assert stream(source, {}, lift=False)["inputs"] == {"X": 0}
+
+
+def test_a_loop_that_loses_the_time_axis_is_named() -> None:
+    text = SCAN.replace("y = Relu (st2)", "m = ReduceMean <axes = [1], keepdims = 0> (X) y = Add (st2, m)")
+    with pytest.raises(rnnlower.UnsupportedModelError, match=r"axis 1 of 'X' ends where Scan .* reads 'X'"):
+        rnnlower.stream(model(text, R=(4, 4)), lift=False)
+
+
 def test_a_scan_behind_a_delay() -> None:
     text = SCAN.replace(START, START + "c = Conv <pads = [1, 1]> (X, K)").replace("(start, X)", "(start, c)")
     text = text.replace("(float[1, n, 4] X)", "(float[1, 1, n] X)").replace(
