@@ -100,6 +100,22 @@ def test_a_wrong_weight_is_no_inexact_sigmoid(runtime: Engine) -> None:
     assert not verify(classifier(), wrong, on=runtime.name)
 
 
+@pytest.mark.parametrize("error", [0.0, 1e-3])
+def test_the_tanh_of_the_kernel_of_rnn_is_inexact_near_zero(error: float) -> None:
+    """What this leads to grows with the steps, in a model that was lifted to an RNN."""
+
+    def rnn(error: float) -> onnx.ModelProto:
+        random = np.random.default_rng(0)
+        recurrence = 1.5 / np.sqrt(24) * random.standard_normal((1, 24, 24))
+        recurrence[0, 3, 4] += error
+        constants = {"W": random.uniform(-0.4, 0.4, (1, 24, 8)), "R": recurrence}
+        node = helper.make_node("RNN", ["X", "W", "R"], ["Y"], hidden_size=24)
+        X, Y = info("X", onnx.TensorProto.FLOAT, [9, 2, 8]), info("Y", onnx.TensorProto.FLOAT, None)
+        return model_of([node], [X], [Y], {name: each.astype(np.float32) for name, each in constants.items()})
+
+    assert bool(verify(rnnlower.unroll(rnn(0.0)), rnn(error))) == (error == 0)
+
+
 def test_what_an_error_leads_to() -> None:
     """Of a Sigmoid alone and of one in a node."""
     model = recurrent_model("RNN", activations=["Sigmoid"], outputs=["Y"])
