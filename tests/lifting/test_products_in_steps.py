@@ -22,6 +22,7 @@ WEIGHTS = {
         "bias": (4,),
         "scale": (4,),
         "mean": (4,),
+        "tall": (8, 4),
     }.items()
 } | {
     "variance": np.array([0.5, 1, 2, 3], np.float32),
@@ -34,6 +35,8 @@ WEIGHTS = {
     "begin": np.array([2]),
     "end": np.array([6]),
     "final": np.array([1]),
+    "front": np.array([0, 4, 0, 0]),
+    "behind": np.array([0, 0, 0, 4]),
 }
 RNN = "sum = Add (x, hr)  new = Tanh (sum)"
 STEPS = {
@@ -57,6 +60,9 @@ STEPS = {
     "Softsign of PyTorch's exporters": """
         product = MatMul (h, R)  sum = Add (x, product)
         size = Abs (sum)  more = Add (one, size)  new = Div (sum, more)""",
+    "zeros beside the input": """
+        left = Pad (x, behind)  xw = MatMul (left, tall)  hr = MatMul (h, R)
+        sum = Add (xw, hr)  new = Tanh (sum)""",
     "Sigmoid by Tanh": """
         product = MatMul (h, R)  sum = Add (x, product)  smaller = Mul (sum, half)
         bent = Tanh (smaller)  less = Mul (bent, half)  new = Add (less, half)""",
@@ -68,6 +74,10 @@ OTHER_STEPS = {
     "the statistics of the batch": f"""
         product = MatMul (h, R)
         hr, m, v = BatchNormalization <training_mode = 1> (product, scale, bias, mean, variance)  {RNN}""",
+    "repeated elements beside the state": """
+        right = Pad <mode = "edge"> (h, front)  sum = MatMul (right, tall)  new = Tanh (sum)""",
+    "ones beside the state": """
+        right = Pad (h, front, one)  both = Mul (right, wide)  sum = MatMul (both, tall)  new = Tanh (sum)""",
     "another size": """
         product = MatMul (h, R)  sum = Add (x, product)
         size = Abs (x)  more = Add (one, size)  new = Div (sum, more)""",
@@ -106,6 +116,12 @@ def lift_and_compare(model: onnx.ModelProto) -> list[str]:
 @pytest.mark.parametrize("step", STEPS)
 def test_a_step_of_a_scan_is_that_of_a_cell(step: str) -> None:
     assert lift_and_compare(make_scan(STEPS[step])) == ["RNN"]
+
+
+def test_zeros_may_stand_beside_the_state() -> None:
+    step = """right = Pad (h, front)  left = Pad (x, behind)  both = Add (left, right)
+        sum = MatMul (both, tall)  new = Tanh (sum)"""
+    assert lift_and_compare(make_scan(step)) == ["RNN"]
 
 
 @pytest.mark.parametrize("step", STEPS)
