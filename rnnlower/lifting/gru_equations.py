@@ -172,7 +172,8 @@ def _match_reset(
         inner.append(found[1])
     gate = step.gate(ids, scale)
     recurrent = step.split_polynomials(inner)
-    if {*recurrent.weights} - {h.start} or any((i,) in p for p in plain for i in own):
+    is_more = any(recurrent.rest) or {*recurrent.weights} - {h.start}
+    if is_more or any((i,) in p for p in plain for i in own):
         raise mismatch("GRU", "the reset gate multiplies more than the product with the state")
     return gate, step.split(gate.argument), step.split_polynomials(plain), recurrent, True
 

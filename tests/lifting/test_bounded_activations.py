@@ -88,6 +88,12 @@ def test_cells_whose_gates_have_other_bounds_stay(gate: str, new: str) -> None:
     assert (operators, reason is None) == ([], False)
 
 
+def test_a_candidate_that_another_gate_multiplies_stays() -> None:
+    step = """hs = MatMul (h, S) z = Sigmoid (hs) r = Sigmoid (x) t = Tanh (sum) n = Mul (r, t)
+        d = Sub (h, n) a = Mul (z, d) new = Add (n, a)"""
+    assert lift_and_compare(make_scan(step))[0] == []
+
+
 def test_leaky_units_with_bounds_stay() -> None:
     step = "n = Clip (sum, none, six) a = Mul (h, part) k = Sub (one, part) b = Mul (n, k) new = Add (a, b)"
     assert lift_and_compare(make_scan(step))[0] == []
