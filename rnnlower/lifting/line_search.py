@@ -43,7 +43,18 @@ def match_line(facts: Facts, graph: ir.Graph, chain: Sequence[ir.Value], semanti
         NotLiftableError: The steps are not those of one cell.
     """
     if len(chain) > 1:
-        return _LineMatcher(facts, graph, chain, semantics).line()
+        are_alike = len({facts.dims(value) for value in chain[1:]}) == 1
+        try:
+            line = _LineMatcher(facts, graph, chain, semantics).line()
+        except NotLiftableError:
+            if are_alike:
+                raise
+        else:
+            if are_alike or len(line.steps) > 1:
+                return line
+        raise NotLiftableError(
+            "its states may have different sizes, as where axes of the same size have different names"
+        )
     for end in candidate_ends(facts, graph, chain[0]):
         try:
             line = _LineMatcher(facts, graph, chain, semantics, end).line()

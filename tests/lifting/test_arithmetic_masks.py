@@ -221,6 +221,19 @@ WHERE = """xK = Gather <axis = 1> (X, pK) rK = MatMul (hK, R) sumK = Add (xK, rK
     mK = Slice (mask, sK, sNEXT, s1) hNEXT = Where (mK, tK, hK) zK = Unsqueeze (hNEXT, s1)"""
 
 
+def test_the_reason_for_lengths_with_a_size_of_another_name_says_so() -> None:
+    """Lengths of one row would be those of all rows."""
+    step = WHERE.replace(
+        "mK = Slice (mask, sK, sNEXT, s1)", COMPARED.replace("fK = Cast <to = 1> (gK)", "fK = Identity (gK)")
+    )
+    lines = [step.replace("NEXT", str(k + 1)).replace("K", str(k)) for k in range(3)]
+    text = HEADER.replace("INPUT", "int64[M] lengths").replace("RESULTS", "float[A, 3] h3")
+    model = onnx.parser.parse_model(f"{text} {' '.join(lines)} }}")
+    (node,) = rnnlower.lift.with_report(model)[1].nodes
+    reason = "its states may have different sizes, as where axes of the same size have different names"
+    assert (node.op_type, node.reason) == (None, reason)
+
+
 CONSTANT = WHERE.replace("zK = Unsqueeze (hNEXT", "yK = Where (mK, hNEXT, zero) zK = Unsqueeze (yK")
 
 
