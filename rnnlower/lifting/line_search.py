@@ -165,9 +165,13 @@ class _LineMatcher:
         # With peepholes C is read twice: by itself, and in sums with inputs.
         if k:
             old = [leaf for leaf in leaves if leaf in self._regions[k - 1]]
+        elif len(self._regions) > 1 and self._regions[0].isdisjoint(self._leaves(1)):
+            # No later step reads a C: an input may be read by itself and in sums, too.
+            return leaves
         else:
+            wide = [leaf for leaf in leaves if (self._facts.dims(leaf) or ())[-1:] == self.shape[-1:]]
             old = [
-                leaf for leaf in leaves if any(leaf in ancestors(each) for each in leaves if each is not leaf)
+                leaf for leaf in wide if any(leaf in ancestors(each) for each in leaves if each is not leaf)
             ]
         first = min(old, key=lambda leaf: producer_index(self._order, leaf), default=None)
         if first is None or (k and len(old) == 1):

@@ -140,3 +140,24 @@ def test_rows_that_are_normalized_as_channels_stay() -> None:
         product = MatMul (h, R)  columns = Transpose (product)
         scaled = BatchNormalization (columns, scale, bias, mean, variance)  hr = Transpose (scaled)  {RNN}"""
     assert lift_and_compare(make_scan(step, rows="4")) == ["Scan"]
+
+
+@pytest.mark.parametrize(("steps", "features"), [(2, 5), (3, 5), (4, 5), (3, 4), (4, 4)])
+def test_a_line_may_read_its_input_by_itself_and_in_a_sum(steps: int, features: int) -> None:
+    """A cell state with peepholes is read in both ways, too, but is no input."""
+    step = """xK = Gather <axis = 0> (X, pK)  sK = Add (xK, c)  aK = MatMul (sK, W)  bK = MatMul (xK, V)
+        rK = MatMul (hK, R)  zK = Sum (aK, bK, rK)  hNEXT = Tanh (zK)"""
+    text = " ".join(step.replace("NEXT", str(k + 1)).replace("K", str(k)) for k in range(steps))
+    model = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17]>
+        main (float[{steps}, B, {features}] X, float[B, 4] h0, float[B, {features}] c) => (float[B, 4] last)
+        {{ {text} last = Identity (h{steps}) }}""")
+    sizes = {"W": (features, 4), "V": (features, 4), "R": (4, 4)}
+    arrays = {name: DRAW.normal(size=size).astype(np.float32) for name, size in sizes.items()}
+    arrays |= {f"p{k}": np.array(k) for k in range(steps)}
+    model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in arrays.items())
+    shapes = {"X": (steps, 3, features), "h0": (3, 4), "c": (3, features)}
+    inputs = {name: DRAW.normal(size=size).astype(np.float32) for name, size in shapes.items()}
+    lifted, report = rnnlower.lift.with_report(model)
+    assert [node.op_type for node in report.nodes] == ["RNN"]
+    assert "Tanh" not in {node.op_type for node in lifted.graph.node}
+    np.testing.assert_allclose(run(lifted, inputs)["last"], run(model, inputs)["last"], rtol=1e-4, atol=1e-5)
