@@ -1,6 +1,7 @@
 """Choices between new and old states as a Where, the new one if the row goes on.
 
-Steps multiply masks, ``m * new + (1 - m) * old``, or ask which rows have ended, ``Where(t >= n, old, new)``.
+Steps multiply masks, ``m * new + (1 - m) * old`` or ``old + m * (new - old)``, add what Wheres keep, or ask
+which rows have ended, ``Where(t >= n, old, new)``.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from rnnlower.graph.operator_kinds import REARRANGING
 from rnnlower.graph.rewiring import remove_orphans, replace_with_values, take_place_of
 from rnnlower.graph.symbols import SIZE_TYPES
 from rnnlower.graph.walk import producer_of, reachable, required_input
-from rnnlower.lifting.frames import skip_casts
-from rnnlower.lifting.row_masks import truth_of_mask
+from rnnlower.lifting.frames import is_same_value, skip_casts
+from rnnlower.lifting.row_masks import truth_of_mask, zeroing_mask
 from rnnlower.lowering.emitter import Emitters
 from rnnlower.passes.removing import is_removable, passed_on
 
@@ -48,7 +49,7 @@ def has_other_choices(facts: Facts, graph: ir.Graph, node: ir.Node | None = None
 
 
 def write_choices(facts: Facts, names: NameSource, graph: ir.Graph, node: ir.Node | None = None) -> None:
-    """Write sums of products with a mask, and products with the same mask, as Where of rows that go on.
+    """Write sums of what a mask keeps, and products with the same mask, as Where of rows that go on.
 
     A Where of a constant condition is what it chooses, and a Cast to its own type what it reads.
     """
@@ -62,7 +63,9 @@ def write_choices(facts: Facts, names: NameSource, graph: ir.Graph, node: ir.Nod
     conditions: dict[ir.Value, ir.Value] = {}
     sources: dict[ir.Value, ir.Value] = {}
     for total, mask, *values in list(_choices(facts, graph)):
-        condition = conditions[mask] = _move(facts, emitters, sources, mask, _before_cast)
+        condition = mask
+        if facts.dtype(mask) != ir.DataType.BOOL:
+            condition = conditions[mask] = _move(facts, emitters, sources, mask, _before_cast)
         with emitters.before(total) as e:
             chosen = e.op("Where", condition, *(written.get(value, value) for value in values))
         written[total.outputs[0]] = chosen
@@ -251,7 +254,7 @@ def _rests(facts: Facts, mask: ir.Value) -> list[ir.Value]:
     """Return the values that are 1 - mask."""
     near = [out for node, _ in mask.uses() for out in node.outputs]
     further = [out for value in near for node, _ in value.uses() for out in node.outputs]
-    return [value for value in dict.fromkeys((*near, *further)) if _is_rest(facts, value, mask)]
+    return [value for value in dict.fromkeys((*near, *further)) if _subtracted(facts, value) is mask]
 
 
 def _replace(node: ir.Node, chosen: ir.Value) -> None:
@@ -263,18 +266,62 @@ def _replace(node: ir.Node, chosen: ir.Value) -> None:
 
 
 def _choices(facts: Facts, graph: ir.Graph) -> Iterator[tuple[ir.Node, ir.Value, ir.Value, ir.Value]]:
-    """Yield each ``m * new + (1 - m) * old`` with its m, new and old."""
+    """Yield each choice between two values that is no Where, with its mask, new and old value."""
     for node in graph if facts.opset >= _SINCE else ():
-        if node.op_type != "Add" or node.domain:
-            continue
-        found = (
-            (node, mask, new, old)
-            for first, second in itertools.permutations(map(_factors, node.inputs))
-            for (mask, new), (rest, old) in itertools.product(first, second)
-            if _is_rest(facts, rest, mask) and truth_of_mask(facts, mask) is not None
-        )
-        # What masks are multiplied by may be masks.
-        yield from itertools.islice(found, 1)
+        found = _find_choice(facts, node.outputs[0])
+        if found is not None:
+            yield node, *found
+
+
+def _find_choice(facts: Facts, value: ir.Value | None) -> tuple[ir.Value, ir.Value, ir.Value] | None:
+    """Return a mask, what a value is where it holds, and what it is elsewhere.
+
+    The value is ``m a + (1 - m) b``, ``b + m (a - b)``, ``b - m (b - a)``, or a Where of two that are the
+    same choice, as of PyTorch's lerp.
+    """
+    node = producer_of(value, "Add", "Sub", "Where")
+    if node is None:
+        return None
+    first, second = (required_input(node, place) for place in (-2, -1))
+    if node.op_type == "Where":
+        shapes = [facts.dims(each) for each in (value, first, second)]
+        if None in shapes or shapes[1:] != shapes[:-1] or not producer_of(second, "Add", "Sub"):
+            return None
+        found = _find_choice(facts, second)
+        return found if producer_of(first, "Add", "Sub") and found == _find_choice(facts, first) else None
+    is_sum = node.op_type == "Add"
+    for other, term in [(first, second), (second, first)][: 1 + is_sum]:
+        for mask, holds, kept in _masked(facts, term):
+            # What masks are multiplied by may be masks.
+            for another, is_held, old in _masked(facts, other) if is_sum else ():
+                if is_held != holds and is_same_value(facts, another, mask):
+                    return (mask, kept, old) if holds else (mask, old, kept)
+            difference = producer_of(kept, "Sub")
+            if difference is not None and difference.inputs[is_sum] is other:
+                new = required_input(difference, 1 - is_sum)
+                return (mask, new, other) if holds else (mask, other, new)
+    return None
+
+
+def _masked(facts: Facts, value: ir.Value | None) -> Iterator[tuple[ir.Value, bool, ir.Value]]:
+    """Yield a mask, whether it holds where a value is kept that is zero elsewhere, and the value kept."""
+    found = [(mask, True, kept) for mask, kept in _factors(value)]
+    if (choice := producer_of(value, "Where")) is not None:
+        for kept, is_going in ((required_input(choice, 1), True), (required_input(choice, 2), False)):
+            mask = zeroing_mask(facts, choice, kept, is_going=is_going)
+            found += [] if mask is None else [(mask, is_going, kept)]
+    for mask, holds, kept in found:
+        while True:
+            inverse = producer_of(mask, "Not")
+            origin = _subtracted(facts, mask) if inverse is None else inverse.inputs[0]
+            if origin is not None:
+                mask, holds = origin, not holds
+            elif (cast := producer_of(mask, "Cast")) and facts.dtype(cast.inputs[0]) == ir.DataType.BOOL:
+                mask = required_input(cast)
+            else:
+                break
+        if facts.dtype(mask) == ir.DataType.BOOL or truth_of_mask(facts, mask) is not None:
+            yield mask, holds, kept
 
 
 def _factors(value: ir.Value | None) -> list[tuple[ir.Value, ir.Value]]:
@@ -286,22 +333,19 @@ def _factors(value: ir.Value | None) -> list[tuple[ir.Value, ir.Value]]:
     return [(first, second), (second, first)]
 
 
-def _is_rest(facts: Facts, value: ir.Value, mask: ir.Value) -> bool:
-    """Return whether a value is 1 - mask, in the mask's shape."""
-    node = producer_of(value, "Add", "Cast", "Sub")
+def _subtracted(facts: Facts, value: ir.Value) -> ir.Value | None:
+    """Return the value of which a value is 1 minus that, in its shape."""
+    node = producer_of(value, "Add", "Sub")
     if node is None:
-        return False
-    if node.op_type == "Cast":
-        cast, inverted = producer_of(mask, "Cast"), producer_of(node.inputs[0], "Not")
-        return inverted is not None and inverted.inputs[0] is (None if cast is None else cast.inputs[0])
+        return None
     first, second = node.inputs
     if node.op_type == "Add":
         first, second = (first, second) if facts.constant(first) is not None else (second, first)
         negated = producer_of(second, "Neg")
         second = None if negated is None else negated.inputs[0]
-    one, dims = facts.constant(first), facts.dims(mask)
-    is_same = second is mask and dims is not None and facts.dims(value) == dims
-    return is_same and one is not None and bool((one == 1).all())
+    one, dims = facts.constant(first), facts.dims(second)
+    is_one = one is not None and bool((one == 1).all())
+    return second if is_one and dims is not None and facts.dims(value) == dims else None
 
 
 def _move(

@@ -19,6 +19,7 @@ from rnnlower.lifting.frames import Frame, Series, count_steps, skip_casts
 from rnnlower.lifting.gru_equations import match_gru, match_rnn
 from rnnlower.lifting.hoisting import InputPart, make_input_part
 from rnnlower.lifting.lstm_equations import match_lstm
+from rnnlower.lifting.other_cells import refuse_other_cells
 from rnnlower.lifting.row_masks import (
     FIRST_SKIPPING_OPSET,
     Lengths,
@@ -309,6 +310,7 @@ def match_cell(
             return match(step)
         except NotLiftableError as error:
             reasons.append(str(error))
+    refuse_other_cells(step)
     is_gated = any(len(key) > 1 for key in step.polynomial(0, 0))
     raise NotLiftableError(reasons[0 if is_gated else -1])
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rnnlower.lifting.affine_forms import Floats, Monomial, NotLiftableError, Polynomial
+from rnnlower.lifting.affine_forms import Floats, NotLiftableError, Polynomial
 from rnnlower.lifting.equations import (
     OPEN,
     CellParameters,
@@ -45,8 +45,12 @@ def _match_linear_rnn(step: StepEquations) -> CellParameters:
     """Return the RNN without an activation, if units read each other: running sums are none."""
     parts = step.split_polynomials([step.polynomial(0, j) for j in range(step.size)])
     W, R, B = step.stack_weights([parts])
-    if any(parts.rest) or not W or not (R - np.diag(R.diagonal())).any():
+    if any(parts.rest) or not W or not R.any():
         raise mismatch("LSTM, GRU or RNN", "a new state is neither gated nor an activation")
+    if not (R - np.diag(R.diagonal())).any():
+        raise NotLiftableError(
+            "each unit adds to a multiple of its own state alone, where an RNN has a matrix"
+        )
     return CellParameters("RNN", W, R, B, (Activation("Affine", 1.0, 0.0),), None)
 
 
@@ -131,17 +135,7 @@ def _match_update_gate(
             # h + z (n - h)
             term = {each: free.get(each, 0.0) - gated.get(each, 0.0) for each in keys}
             return gate, 1.0, drop_zeros(term), True
-    if any(len(key) == 2 and own in key and not _is_computed(step, divide(key, own)) for key in polynomial):
-        raise NotLiftableError(
-            "it multiplies H by values that are computed before the steps, as minGRU, QRNN and SRU do"
-        )
     raise mismatch("GRU", "the new state is not (1 - z) n + z h")
-
-
-def _is_computed(step: StepEquations, key: Monomial) -> bool:
-    """Return whether a product has factors other than inputs."""
-    (h,) = step.states
-    return any(step.atoms.kind(atom) != "variable" or h.start <= atom < h.start + h.size for atom in key)
 
 
 def _match_reset(
@@ -178,7 +172,8 @@ def _match_reset(
         inner.append(found[1])
     gate = step.gate(ids, scale)
     recurrent = step.split_polynomials(inner)
-    if {*recurrent.weights} - {h.start} or any((i,) in p for p in plain for i in own):
+    is_more = any(recurrent.rest) or {*recurrent.weights} - {h.start}
+    if is_more or any((i,) in p for p in plain for i in own):
         raise mismatch("GRU", "the reset gate multiplies more than the product with the state")
     return gate, step.split(gate.argument), step.split_polynomials(plain), recurrent, True
 

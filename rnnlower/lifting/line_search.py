@@ -43,7 +43,18 @@ def match_line(facts: Facts, graph: ir.Graph, chain: Sequence[ir.Value], semanti
         NotLiftableError: The steps are not those of one cell.
     """
     if len(chain) > 1:
-        return _LineMatcher(facts, graph, chain, semantics).line()
+        are_alike = len({facts.dims(value) for value in chain[1:]}) == 1
+        try:
+            line = _LineMatcher(facts, graph, chain, semantics).line()
+        except NotLiftableError:
+            if are_alike:
+                raise
+        else:
+            if are_alike or len(line.steps) > 1:
+                return line
+        raise NotLiftableError(
+            "its states may have different sizes, as where axes of the same size have different names"
+        )
     for end in candidate_ends(facts, graph, chain[0]):
         try:
             line = _LineMatcher(facts, graph, chain, semantics, end).line()
@@ -154,9 +165,13 @@ class _LineMatcher:
         # With peepholes C is read twice: by itself, and in sums with inputs.
         if k:
             old = [leaf for leaf in leaves if leaf in self._regions[k - 1]]
+        elif len(self._regions) > 1 and self._regions[0].isdisjoint(self._leaves(1)):
+            # No later step reads a C: an input may be read by itself and in sums, too.
+            return leaves
         else:
+            wide = [leaf for leaf in leaves if (self._facts.dims(leaf) or ())[-1:] == self.shape[-1:]]
             old = [
-                leaf for leaf in leaves if any(leaf in ancestors(each) for each in leaves if each is not leaf)
+                leaf for leaf in wide if any(leaf in ancestors(each) for each in leaves if each is not leaf)
             ]
         first = min(old, key=lambda leaf: producer_index(self._order, leaf), default=None)
         if first is None or (k and len(old) == 1):

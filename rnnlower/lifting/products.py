@@ -93,8 +93,8 @@ class ProductReader:
             found = rule(self, producer)
         except NotLiftableError:
             return self._tensor(value)
-        (term,) = found.terms
-        return self._tensor(value) if term.summed else found
+        is_product = len(found.terms) == 1 and not found.terms[0].summed
+        return found if is_product else self._tensor(value)
 
     def _tensor(self, value: ir.Value) -> Sum:
         dims = self.dims(value)
@@ -268,7 +268,23 @@ def _reduce_sum(p: ProductReader, node: ir.Node) -> Sum:
 
 
 def _matmul(p: ProductReader, node: ir.Node) -> Sum:
-    first, second = p.input_sum(node, 0), p.input_sum(node, 1)
+    return _multiply_matrices(p, node, p.input_sum(node, 0), p.input_sum(node, 1))
+
+
+def _gemm(p: ProductReader, node: ir.Node) -> Sum:
+    first, second = (
+        p.input_sum(node, number).permute((1, 0) if node.attributes.get_int(name, 0) else (0, 1))
+        for number, name in enumerate(("transA", "transB"))
+    )
+    total = _multiply_matrices(p, node, first, second).scale(node.attributes.get_float("alpha", 1.0))
+    beta = node.attributes.get_float("beta", 1.0)
+    if operand(node, 2) is None or not beta:
+        return total
+    added = p.input_sum(node, 2).pad_rank(2).scale(beta)
+    return Sum(total.terms + added.terms, broadcast_sizes(total.dims, added.dims))
+
+
+def _multiply_matrices(p: ProductReader, node: ir.Node, first: Sum, second: Sum) -> Sum:
     if min(len(first.dims), len(second.dims)) < 2:
         raise NotLiftableError(f"{node_label(node)} multiplies a vector")
     rank = max(len(first.dims), len(second.dims)) + 1
@@ -302,6 +318,7 @@ _RULES: dict[str, ProductRule] = {
     "Einsum": _einsum,
     "Expand": _expand,
     **dict.fromkeys(("Flatten", "Reshape", "Squeeze", "Unsqueeze"), _reshape),
+    "Gemm": _gemm,
     "Identity": lambda p, node: p.input_sum(node, 0),
     "MatMul": _matmul,
     "Mul": lambda p, node: p.multiply(p.input_sum(node, 0), p.input_sum(node, 1)),

@@ -313,9 +313,10 @@ def _where(e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:
         first, second = e.form(kept), e.form(other)
         if first.tags == second.tags and are_equivalent(e.atoms, [(first, second)]):
             return [first]
-    raise NotLiftableError(
-        'a step chooses between values, but not "the new one if step < length, else the old"'
-    )
+    reason = 'a step chooses between values, but not "the new one if step < length, else the old"'
+    if e.facts.is_zero(kept) or e.facts.is_zero(other):
+        reason += ", and no operator sets a state to zero between its steps, as flags that restart rows do"
+    raise NotLiftableError(reason)
 
 
 def _lstm(e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:

@@ -13,7 +13,7 @@ from rnnlower.graph.evaluation import Dim
 from rnnlower.graph.facts import Facts, cover_axis
 from rnnlower.graph.operator_kinds import source_axes
 from rnnlower.graph.slicing import axis_slices
-from rnnlower.graph.walk import ints_of_attribute_or_input, required_input
+from rnnlower.graph.walk import ints_of_attribute_or_input, operand, required_input
 from rnnlower.lifting.affine_forms import (
     AffineForm,
     Atoms,
@@ -235,6 +235,25 @@ def _concat(e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:
     return [concat_forms(forms, axis, tags)]
 
 
+def _pad(e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:
+    """Evaluate a Pad by zeros as a concatenation with them."""
+    form, number = e.form(node.inputs[0]), operand(node, 2)
+    pads = _constant_ints(e, node, "pads", "sizes")
+    value = node.attributes.get_float("value", 0.0) if number is None else e.constant(number)
+    if operand(node, 3) is not None or node.attributes.get_string("mode", "constant") != "constant":
+        raise NotLiftableError("a step pads in another way than by zeros")
+    if pads is None or min(pads) < 0 or value is None or np.any(value):
+        raise NotLiftableError("a step pads in another way than by zeros")
+    for axis, (before, after) in enumerate(zip(pads, pads[len(pads) // 2 :], strict=False)):
+        if before or after:
+            if form.tags[axis]:
+                raise NotLiftableError("a step adds rows")
+            shapes = ((*form.shape[:axis], size, *form.shape[axis + 1 :]) for size in (before, after))
+            first, last = (constant_form(np.zeros(shape)) for shape in shapes)
+            form = concat_forms([first, form, last], axis, form.tags)
+    return [form]
+
+
 def _take_part(form: AffineForm, axis: int, part: slice | np.ndarray) -> AffineForm:
     if form.tags[axis]:
         raise NotLiftableError("a step selects some of the rows")
@@ -311,6 +330,7 @@ LAYOUT_RULES: Mapping[str, Rule] = {
     "Concat": _concat,
     **dict.fromkeys(("Flatten", "Reshape"), _reshape),
     "Gather": _gather,
+    "Pad": _pad,
     "ReverseSequence": _reverse_sequence,
     "Slice": _slice,
     "Split": _split,

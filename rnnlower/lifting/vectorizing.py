@@ -295,6 +295,17 @@ def _concat(t: StepVectorizer, node: ir.Node, given: Values, has_time: Sequence[
     return t._copy_node(node, parts, axis=node.attributes.get_int("axis", 0) % rank + 1)
 
 
+def _pad(t: StepVectorizer, node: ir.Node, given: Values, has_time: Sequence[bool]) -> list[ir.Value]:
+    _require_fixed_operands(has_time, node)
+    pads, rank = t.products.ints(node, "pads", 1), len(t.products.dims(node.inputs[0]))
+    if pads is None or len(pads) != 2 * rank:
+        raise NotLiftableError(f"{node_label(node)} is not computed for all steps at once")
+    moved = [0, *pads[:rank], 0, *pads[rank:]]
+    if "pads" in node.attributes:
+        return t._copy_node(node, given, pads=moved)
+    return t._copy_node(node, [given[0], t.e.integers(*moved), *given[2:3]])
+
+
 def _slice(t: StepVectorizer, node: ir.Node, given: Values, has_time: Sequence[bool]) -> list[ir.Value]:
     names = ("starts", "ends", "axes", "steps")
     starts, ends, axes, steps = (t.products.ints(node, name, k) for k, name in enumerate(names, 1))
@@ -334,6 +345,7 @@ _RULES: Mapping[str, VectorRule] = {
     "Gather": _gather,
     "Gemm": _gemm,
     "MatMul": _matmul,
+    "Pad": _pad,
     "Slice": _slice,
     "Transpose": _transpose,
 }

@@ -36,9 +36,10 @@ def make_line(
     given: str = "int64[N] lengths",
     more: str = "",
     end: str = "",
+    step: str = STEP,
 ) -> onnx.ModelProto:
     """Return a line of four steps, whose results are zero past the end of a row, and its last state."""
-    step = STEP.replace("READ", read).replace("REST", rest) + " yK = Mul (hNEXT, mK) zK = Unsqueeze (yK, s1)"
+    step = step.replace("READ", read).replace("REST", rest) + " yK = Mul (hNEXT, mK) zK = Unsqueeze (yK, s1)"
     lines = [
         step.replace("NEXT", str(k + 1)).replace("LATE", str(min(k + 1, 3))).replace("K", str(k))
         for k in range(STEPS)
@@ -104,6 +105,58 @@ def made_of(model: onnx.ModelProto) -> list[str]:
     return sorted(node.op_type for node in all_nodes(model) if node.op_type in ("RNN", "ScatterElements"))
 
 
+PLAIN = STEP[: STEP.index("aK =")]
+CHOSEN = "mask = Less (row, column) m = Cast <to = 1> (mask) w = Cast <to = 1> (mask)"
+CONDITION = READ + " qK = Slice (mask, sK, sNEXT, s1) "
+KEPT = "aK = Where (qK, tK, zero) bK = Where (qK, zero, hK) hNEXT = Add (aK, bK)"
+LERP = """eK = Sub (tK, hK) fK = Mul (mK, eK) lowK = Add (hK, fK) kK = Sub (one, mK) gK = Mul (kK, eK)
+    highK = Sub (tK, gK) isK = Less (mK, half) hNEXT = Where (isK, lowK, highK)"""
+
+
+@pytest.mark.parametrize(
+    ("read", "chosen"),
+    [
+        (CONDITION, KEPT),
+        (CONDITION + "uK = Not (qK)", KEPT.replace("(qK, tK, zero)", "(uK, zero, tK)")),
+        (
+            CONDITION + "vK = Cast <to = 1> (qK) kK = Sub (one, vK)",
+            KEPT.replace("Where (qK, zero, hK)", "Mul (hK, kK)"),
+        ),
+        (READ, "eK = Sub (tK, hK) fK = Mul (mK, eK) hNEXT = Add (hK, fK)"),
+        (READ, "eK = Sub (tK, hK) kK = Sub (one, mK) fK = Mul (eK, kK) hNEXT = Sub (tK, fK)"),
+        (CONDITION, "eK = Sub (tK, hK) fK = Where (qK, eK, zero) hNEXT = Add (fK, hK)"),
+        (READ, LERP),
+        (
+            READ + " vK = Slice (w, sK, sNEXT, s1) kK = Sub (one, vK)",
+            "aK = Mul (mK, tK) bK = Mul (kK, hK) hNEXT = Add (aK, bK)",
+        ),
+    ],
+    ids=["two Where", "Not", "Where and Mul", "h + m d", "t - k d", "h + Where", "lerp", "cast twice"],
+)
+def test_sums_of_what_a_mask_keeps_end_rows(read: str, chosen: str) -> None:
+    model = make_line(read, "", CHOSEN, step=PLAIN + chosen)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.float32(0.5), "half"))
+    assert recurrent_left(compare(model)) == ["RNN"]
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        KEPT.replace("zero, hK", "hK, zero"),
+        KEPT.replace("(qK, tK, zero)", "(qK, tK, one)"),
+        KEPT.replace("Add", "Sub"),
+        "eK = Sub (hK, tK) fK = Mul (mK, eK) hNEXT = Add (hK, fK)",
+        "eK = Sub (tK, hK) fK = Mul (mK, eK) hNEXT = Sub (hK, fK)",
+        LERP.replace("Sub (tK, gK)", "Add (tK, gK)"),
+    ],
+    ids=["the same mask", "not zeros", "Sub", "h + m (h - t)", "h - m (t - h)", "another lerp"],
+)
+def test_sums_that_are_no_choices_stay(chosen: str) -> None:
+    model = make_line(CONDITION, "", CHOSEN, step=PLAIN + chosen)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.float32(0.5), "half"))
+    assert recurrent_left(compare(model)) == []
+
+
 IN_ORDER = ["RNN", "ScatterElements"]
 INVERTED = MASK.replace("Less", "GreaterOrEqual")
 OF_ENDED = READ.replace("mK =", "kK =") + " mK = Sub (one, kK)"
@@ -166,6 +219,19 @@ def test_a_sum_of_another_shape_than_its_mask_stays(shape: tuple[int, ...]) -> N
 
 WHERE = """xK = Gather <axis = 1> (X, pK) rK = MatMul (hK, R) sumK = Add (xK, rK) tK = Tanh (sumK)
     mK = Slice (mask, sK, sNEXT, s1) hNEXT = Where (mK, tK, hK) zK = Unsqueeze (hNEXT, s1)"""
+
+
+def test_the_reason_for_lengths_with_a_size_of_another_name_says_so() -> None:
+    """Lengths of one row would be those of all rows."""
+    step = WHERE.replace(
+        "mK = Slice (mask, sK, sNEXT, s1)", COMPARED.replace("fK = Cast <to = 1> (gK)", "fK = Identity (gK)")
+    )
+    lines = [step.replace("NEXT", str(k + 1)).replace("K", str(k)) for k in range(3)]
+    text = HEADER.replace("INPUT", "int64[M] lengths").replace("RESULTS", "float[A, 3] h3")
+    model = onnx.parser.parse_model(f"{text} {' '.join(lines)} }}")
+    (node,) = rnnlower.lift.with_report(model)[1].nodes
+    reason = "its states may have different sizes, as where axes of the same size have different names"
+    assert (node.op_type, node.reason) == (None, reason)
 
 
 CONSTANT = WHERE.replace("zK = Unsqueeze (hNEXT", "yK = Where (mK, hNEXT, zero) zK = Unsqueeze (yK")

@@ -142,6 +142,37 @@ def test_an_expanded_definition_is_lifted(seed: int) -> None:
         assert np.abs(value - want).max(initial=0) < 1e-5 * max(1, np.abs(want).max(initial=0))
 
 
+GEMM = """w = Gemm <transA = 1, alpha = 0.5, beta = 0.9> (k, v, s)  p = Gemm (q, w)
+    o = Gemm <transB = 1> (p, W, c)"""
+
+
+@pytest.mark.parametrize(
+    ("step", "is_lifted"),
+    [
+        (GEMM, True),
+        (GEMM.replace("(k, v, s)", "(v, k, s)").replace("(q, w)", "<transB = 1> (q, w)"), True),
+        (GEMM.replace("beta = 0.9", "beta = -0.9"), False),
+        (GEMM.replace("(q, w)", "(q, w, q)"), False),
+        (GEMM.replace("(q, w)", "(q, s)"), False),
+    ],
+)
+def test_products_may_be_gemms(step: str, is_lifted: bool) -> None:
+    model = onnx.parser.parse_model(f"""<ir_version: 9, opset_import: ["" : 18]>
+        main (float[T, 1, 4] Q, float[T, 1, 4] K, float[T, 1, 4] V, float[4, 4] S)
+            => (float[T, 1, 4] O, float[4, 4] E)
+        <float[4, 4] W = {{{", ".join(map(str, range(-8, 8)))}}}, float[4] c = {{1, 2, 3, 4}}> {{
+            E, O = Scan <num_scan_inputs = 3, body = step (float[4, 4] s, float[1, 4] q, float[1, 4] k,
+                float[1, 4] v) => (float[4, 4] s2, float[1, 4] o2) {{
+                {step} s2 = Identity (w) o2 = Identity (o) }}> (S, Q, K, V) }}""")
+    lifted, report = rnnlower.lift.with_report(model)
+    assert [node.op_type for node in report.nodes] == ["LinearAttention" if is_lifted else None]
+    for steps in (1, 3, 50):
+        feeds = {key: value for key, value in random_feeds(steps, 1).items() if key in "QKV"}
+        feeds["S"] = random_feeds(1, 1)["S"][0]
+        for want, got in zip(run(model, feeds).values(), run(lifted, feeds).values(), strict=True):
+            assert np.abs(got - want).max() < 1e-4 * max(1, np.abs(want).max())
+
+
 def test_a_decay_may_be_hoisted() -> None:
     model = scan(drop_axis(STAYS["negative"]))
     model.graph.node[0].input[4] = "decay"

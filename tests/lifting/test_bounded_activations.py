@@ -88,11 +88,22 @@ def test_cells_whose_gates_have_other_bounds_stay(gate: str, new: str) -> None:
     assert (operators, reason is None) == ([], False)
 
 
+def test_a_candidate_that_another_gate_multiplies_stays() -> None:
+    step = """hs = MatMul (h, S) z = Sigmoid (hs) r = Sigmoid (x) t = Tanh (sum) n = Mul (r, t)
+        d = Sub (h, n) a = Mul (z, d) new = Add (n, a)"""
+    assert lift_and_compare(make_scan(step))[0] == []
+
+
 def test_leaky_units_with_bounds_stay() -> None:
     step = "n = Clip (sum, none, six) a = Mul (h, part) k = Sub (one, part) b = Mul (n, k) new = Add (a, b)"
     assert lift_and_compare(make_scan(step))[0] == []
 
 
+BEFORE_STEPS = (
+    "it multiplies a state by values that are computed before the steps, as minGRU, QRNN and SRU do, "
+    "or by flags that restart rows, or by a mask that is not cast from a condition"
+)
+SILU = "x * sigmoid(x), SiLU or Swish, is not an activation of a cell"
 NEITHER = "a new state is neither gated nor an activation"
 
 
@@ -105,9 +116,25 @@ NEITHER = "a new state is neither gated nor an activation"
         ),
         ("m = Tanh (sum) new = Add (h, m)", NEITHER),
         ("q = Mul (sum, part) c = Clip (q, low, one) new = Sub (c, part)", NEITHER),
+        ("k = Sub (one, x) a = Mul (k, h) b = Mul (x, x) new = Add (a, b)", BEFORE_STEPS),
+        ("k = Sub (one, x) a = Mul (k, h) b = MatMul (a, S) s = Add (x, b) new = Tanh (s)", BEFORE_STEPS),
         (
-            "k = Sub (one, x) a = Mul (k, h) b = Mul (x, x) new = Add (a, b)",
-            "it multiplies H by values that are computed before the steps, as minGRU, QRNN and SRU do",
+            "on = Greater (x, one) a = Where (on, none, h) b = MatMul (a, S) s = Add (x, b) new = Tanh (s)",
+            "no operator sets a state to zero between its steps, as flags that restart rows do",
+        ),
+        ("g = Sigmoid (sum) new = Mul (g, sum)", SILU),
+        (
+            "hs = MatMul (h, S) z = Sigmoid (hs) g = Sigmoid (sum) n = Mul (g, sum) d = Sub (h, n) "
+            "a = Mul (z, d) new = Add (n, a)",
+            SILU,
+        ),
+        (
+            "hs = MatMul (h, S) g = Sigmoid (hs) new = Mul (g, sum)",
+            "the equations of the step are not those of GRU: the new state is not (1 - z) n + z h",
+        ),
+        (
+            "a = Mul (h, part) new = Add (a, x)",
+            "each unit adds to a multiple of its own state alone, where an RNN has a matrix",
         ),
     ],
 )

@@ -22,6 +22,7 @@ WEIGHTS = {
         "bias": (4,),
         "scale": (4,),
         "mean": (4,),
+        "tall": (8, 4),
     }.items()
 } | {
     "variance": np.array([0.5, 1, 2, 3], np.float32),
@@ -34,6 +35,8 @@ WEIGHTS = {
     "begin": np.array([2]),
     "end": np.array([6]),
     "final": np.array([1]),
+    "front": np.array([0, 4, 0, 0]),
+    "behind": np.array([0, 0, 0, 4]),
 }
 RNN = "sum = Add (x, hr)  new = Tanh (sum)"
 STEPS = {
@@ -57,6 +60,9 @@ STEPS = {
     "Softsign of PyTorch's exporters": """
         product = MatMul (h, R)  sum = Add (x, product)
         size = Abs (sum)  more = Add (one, size)  new = Div (sum, more)""",
+    "zeros beside the input": """
+        left = Pad (x, behind)  xw = MatMul (left, tall)  hr = MatMul (h, R)
+        sum = Add (xw, hr)  new = Tanh (sum)""",
     "Sigmoid by Tanh": """
         product = MatMul (h, R)  sum = Add (x, product)  smaller = Mul (sum, half)
         bent = Tanh (smaller)  less = Mul (bent, half)  new = Add (less, half)""",
@@ -68,6 +74,10 @@ OTHER_STEPS = {
     "the statistics of the batch": f"""
         product = MatMul (h, R)
         hr, m, v = BatchNormalization <training_mode = 1> (product, scale, bias, mean, variance)  {RNN}""",
+    "repeated elements beside the state": """
+        right = Pad <mode = "edge"> (h, front)  sum = MatMul (right, tall)  new = Tanh (sum)""",
+    "ones beside the state": """
+        right = Pad (h, front, one)  both = Mul (right, wide)  sum = MatMul (both, tall)  new = Tanh (sum)""",
     "another size": """
         product = MatMul (h, R)  sum = Add (x, product)
         size = Abs (x)  more = Add (one, size)  new = Div (sum, more)""",
@@ -108,6 +118,12 @@ def test_a_step_of_a_scan_is_that_of_a_cell(step: str) -> None:
     assert lift_and_compare(make_scan(STEPS[step])) == ["RNN"]
 
 
+def test_zeros_may_stand_beside_the_state() -> None:
+    step = """right = Pad (h, front)  left = Pad (x, behind)  both = Add (left, right)
+        sum = MatMul (both, tall)  new = Tanh (sum)"""
+    assert lift_and_compare(make_scan(step)) == ["RNN"]
+
+
 @pytest.mark.parametrize("step", STEPS)
 def test_a_straight_line_of_such_steps_is_lifted(step: str) -> None:
     line = rnnlower.unroll(make_scan(STEPS[step]), control_flow="unroll", lift=False)
@@ -124,3 +140,24 @@ def test_rows_that_are_normalized_as_channels_stay() -> None:
         product = MatMul (h, R)  columns = Transpose (product)
         scaled = BatchNormalization (columns, scale, bias, mean, variance)  hr = Transpose (scaled)  {RNN}"""
     assert lift_and_compare(make_scan(step, rows="4")) == ["Scan"]
+
+
+@pytest.mark.parametrize(("steps", "features"), [(2, 5), (3, 5), (4, 5), (3, 4), (4, 4)])
+def test_a_line_may_read_its_input_by_itself_and_in_a_sum(steps: int, features: int) -> None:
+    """A cell state with peepholes is read in both ways, too, but is no input."""
+    step = """xK = Gather <axis = 0> (X, pK)  sK = Add (xK, c)  aK = MatMul (sK, W)  bK = MatMul (xK, V)
+        rK = MatMul (hK, R)  zK = Sum (aK, bK, rK)  hNEXT = Tanh (zK)"""
+    text = " ".join(step.replace("NEXT", str(k + 1)).replace("K", str(k)) for k in range(steps))
+    model = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17]>
+        main (float[{steps}, B, {features}] X, float[B, 4] h0, float[B, {features}] c) => (float[B, 4] last)
+        {{ {text} last = Identity (h{steps}) }}""")
+    sizes = {"W": (features, 4), "V": (features, 4), "R": (4, 4)}
+    arrays = {name: DRAW.normal(size=size).astype(np.float32) for name, size in sizes.items()}
+    arrays |= {f"p{k}": np.array(k) for k in range(steps)}
+    model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in arrays.items())
+    shapes = {"X": (steps, 3, features), "h0": (3, 4), "c": (3, features)}
+    inputs = {name: DRAW.normal(size=size).astype(np.float32) for name, size in shapes.items()}
+    lifted, report = rnnlower.lift.with_report(model)
+    assert [node.op_type for node in report.nodes] == ["RNN"]
+    assert "Tanh" not in {node.op_type for node in lifted.graph.node}
+    np.testing.assert_allclose(run(lifted, inputs)["last"], run(model, inputs)["last"], rtol=1e-4, atol=1e-5)

@@ -14,6 +14,7 @@ DRAW = np.random.default_rng(0)
 SIZES = {"W": (3, 4), "R": (4, 4), "U": (3, 4), "V": (4, 5), "v": (5,), "E": (7, 3), "scale": (3,)}
 WEIGHTS = {name: DRAW.normal(size=shape, scale=0.4).astype(np.float32) for name, shape in SIZES.items()}
 WEIGHTS |= {"cut": np.array([1]), "units": np.array([1]), "to": np.array([3]), "seven": np.array(7)}
+WEIGHTS |= {"pads": np.array([0, 1, 0, 2])}
 WEIGHTS |= {"flat": np.array([-1, 2, 2]), "none": np.array(0, np.float32), "six": np.array(6, np.float32)}
 
 
@@ -69,6 +70,7 @@ AFTER = {
     "a constant in front": "p = Sub (six, new)  y = Clip (p, none, six)",
     "some units": "y = Slice (new, units, to, cut)",
     "all units twice": "p, q = Split <axis = -1> (new)  y = Concat <axis = -1> (q, p, q)",
+    "zeros around it": "y = Pad (new, pads)",
     "columns": "y = Transpose (new)",
     "the state after a head": "p = Exp (new)  y = Identity (new)",
 }
@@ -102,6 +104,7 @@ def test_a_result_may_have_fewer_or_more_axes() -> None:
 BEFORE = {
     "an activation": "x = Relu (raw)",
     "a layer": "p = MatMul (raw, U)  q = Tanh (p)  s = MatMul (q, V)  x = Slice (s, units, to4, cut)",
+    "zeros in front": "p = Pad (raw, pads, none)  q = Relu (p)  x = Slice (q, cut, to4, cut)",
     "a normalization": "x = LayerNormalization (raw, scale)",
     "rows of a table": """
         high = ReduceMax <axes = [1], keepdims = 0> (raw)  big = Clip (high, none, six)
