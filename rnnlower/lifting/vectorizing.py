@@ -298,7 +298,7 @@ def _concat(t: StepVectorizer, node: ir.Node, given: Values, has_time: Sequence[
 def _pad(t: StepVectorizer, node: ir.Node, given: Values, has_time: Sequence[bool]) -> list[ir.Value]:
     _require_fixed_operands(has_time, node)
     pads, rank = t.products.ints(node, "pads", 1), len(t.products.dims(node.inputs[0]))
-    if pads is None or len(pads) != 2 * rank:
+    if pads is None or operand(node, 3) is not None:
         raise NotLiftableError(f"{node_label(node)} is not computed for all steps at once")
     moved = [0, *pads[:rank], 0, *pads[rank:]]
     if "pads" in node.attributes:

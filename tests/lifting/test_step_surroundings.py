@@ -14,7 +14,7 @@ DRAW = np.random.default_rng(0)
 SIZES = {"W": (3, 4), "R": (4, 4), "U": (3, 4), "V": (4, 5), "v": (5,), "E": (7, 3), "scale": (3,)}
 WEIGHTS = {name: DRAW.normal(size=shape, scale=0.4).astype(np.float32) for name, shape in SIZES.items()}
 WEIGHTS |= {"cut": np.array([1]), "units": np.array([1]), "to": np.array([3]), "seven": np.array(7)}
-WEIGHTS |= {"pads": np.array([0, 1, 0, 2])}
+WEIGHTS |= {"pads": np.array([0, 1, 0, 2]), "turned": np.array([1, 0, 2, 0]), "turned_axes": np.array([1, 0])}
 WEIGHTS |= {"flat": np.array([-1, 2, 2]), "none": np.array(0, np.float32), "six": np.array(6, np.float32)}
 
 
@@ -80,6 +80,11 @@ AFTER = {
 @pytest.mark.parametrize("after", AFTER)
 def test_what_follows_the_cell_is_computed_for_all_steps(after: str, opset: int) -> None:
     assert lift_and_compare(model_of(after=AFTER[after], opset=opset)) == ["RNN"]
+
+
+def test_zeros_around_axes_in_another_order() -> None:
+    """The pads of axes 1 and 0 are not those of time and all axes."""
+    assert lift_and_compare(model_of(after="y = Pad (new, turned, , turned_axes)", opset=19)) == [None]
 
 
 def test_a_head_is_padded_with_an_open_number_of_rows() -> None:
