@@ -144,7 +144,10 @@ def _move_sizes(node: ir.Node, inputs: Sequence[Array | None], opset: int) -> Ar
 def infer_symbolic_shape(
     node: ir.Node, inputs: Sequence[Array | None], shapes: Sequence[Dims | None]
 ) -> Dims | None:
-    """Return the shape of a node's output if it follows from the sizes that its inputs hold or have."""
+    """Return the shape of a node's output if it follows from the sizes that its inputs hold or have.
+
+    All outputs of a Split have it.
+    """
     if not node.domain and node.op_type in _SHAPE_RULES:
         given = [dims for dims, value in zip(shapes, node.inputs, strict=True) if value is not None]
         found = None if None in given else _SHAPE_RULES[node.op_type](node, inputs, given)
@@ -300,6 +303,16 @@ def _pad_shape(node: ir.Node, inputs: Sequence[Array | None], shapes: Sequence[A
     )
 
 
+def _split_shape(node: ir.Node, _: Sequence[Array | None], shapes: Sequence[Any]) -> Dims | None:
+    (dims, *sizes), axis, parts = shapes, node.attributes.get_int("axis", 0), len(node.outputs)
+    if sizes or "split" in node.attributes or not -len(dims) <= axis < len(dims):
+        return None
+    found = list(dims)
+    found[axis] = part = combine_sizes(operator.floordiv, dims[axis], parts)
+    # Otherwise the last part is smaller, or the node fails at run time.
+    return tuple(found) if combine_sizes(operator.mul, part, parts) == dims[axis] else None
+
+
 def _tile_shape(_: ir.Node, inputs: Sequence[Array | None], shapes: Sequence[Any]) -> Dims | None:
     dims, repeats = shapes[0], inputs[1]
     if repeats is None or repeats.shape != (len(dims),):
@@ -313,9 +326,10 @@ _SHAPE_RULES: Mapping[str, Callable[[ir.Node, Sequence[Array | None], Sequence[A
     **dict.fromkeys(("Conv", "MaxPool", "AveragePool", "LpPool"), _window_shape),
     "ConvTranspose": _transposed_window_shape,
     "Pad": _pad_shape,
+    "Split": _split_shape,
     "Tile": _tile_shape,
 }
-"""Operators whose output has sums or products of sizes, which onnx's inference knows for numbers only."""
+"""Operators whose output has sums, products or parts of sizes; onnx infers those of numbers only."""
 
 
 def reshaped(wanted: Sequence[Any], dims: Sequence[Any] | None, *, zero_copies: bool) -> Dims:
