@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.graph.evaluation import DATA_MOVEMENT, Array, Dim, Dims, evaluate
+from rnnlower.graph.evaluation import DATA_MOVEMENT, Array, Dim, Dims, evaluate, max_output_bytes
 from rnnlower.graph.slicing import AxisSlice, axis_slices
 
 MAX_SIZES = 64
@@ -122,7 +122,7 @@ def compute_sizes(
         return np.asarray(np.frompyfunc(_in_int32, 1, 1)(inputs[0]), object)
     if node.op_type == "Ceil" or (node.op_type == "Cast" and dtype in (*SIZE_TYPES, *FLOAT_SIZE_TYPES)):
         return inputs[0]
-    return _move_sizes(node, inputs, opset) if node.op_type in DATA_MOVEMENT else None
+    return _move_sizes(node, inputs, opset) if node.op_type in {*DATA_MOVEMENT, "Expand"} else None
 
 
 def _move_sizes(node: ir.Node, inputs: Sequence[Array | None], opset: int) -> Array | None:
@@ -137,7 +137,7 @@ def _move_sizes(node: ir.Node, inputs: Sequence[Array | None], opset: int) -> Ar
             return None
         else:
             given.append(None if sizes is None else sizes.astype(np.int64))
-    moved = evaluate(node, given, opset)
+    moved = evaluate(node, given, opset) if max_output_bytes(node, given) <= 8 * MAX_SIZES else None
     return None if moved is None else np.asarray(_object_vector(table)[moved[0]], object)
 
 
@@ -303,14 +303,16 @@ def _pad_shape(node: ir.Node, inputs: Sequence[Array | None], shapes: Sequence[A
     )
 
 
-def _split_shape(node: ir.Node, _: Sequence[Array | None], shapes: Sequence[Any]) -> Dims | None:
-    (dims, *sizes), axis, parts = shapes, node.attributes.get_int("axis", 0), len(node.outputs)
-    if sizes or "split" in node.attributes or not -len(dims) <= axis < len(dims):
+def _split_shape(node: ir.Node, inputs: Sequence[Array | None], shapes: Sequence[Any]) -> Dims | None:
+    dims, axis, parts = shapes[0], node.attributes.get_int("axis", 0), len(node.outputs)
+    if "split" in node.attributes or not -len(dims) <= axis < len(dims):
         return None
-    found = list(dims)
-    found[axis] = part = combine_sizes(operator.floordiv, dims[axis], parts)
+    found, part = list(dims), combine_sizes(operator.floordiv, dims[axis], parts)
+    found[axis] = part
+    is_other = len(shapes) > 1 and (inputs[1] is None or any(size != part for size in inputs[1]))
     # Otherwise the last part is smaller, or the node fails at run time.
-    return tuple(found) if combine_sizes(operator.mul, part, parts) == dims[axis] else None
+    is_equal = combine_sizes(operator.mul, part, parts) == dims[axis]
+    return tuple(found) if is_equal and not is_other else None
 
 
 def _tile_shape(_: ir.Node, inputs: Sequence[Array | None], shapes: Sequence[Any]) -> Dims | None:
