@@ -237,6 +237,17 @@ def test_tract_multiplies_no_single_time_what_is_repeated() -> None:
     assert "Max" in {node.op_type for node in all_nodes(lowered)}
 
 
+@pytest.mark.parametrize(("given", "group"), [(1, 3), (2, 6)])
+def test_iree_gets_no_group_of_one_channel(given: int, group: int) -> None:
+    model = onnx.parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["" : 17]>
+        main (float[1, {6 * given}, 5] x, float[{6 * given}, {given}, 3] w) => (float[1, {6 * given}, 7] y)
+        {{ y = ConvTranspose <group = 6> (x, w) }}
+    """)
+    (node,) = (node for node in all_nodes(rnnlower.lower(model, target="iree")) if node.op_type != "Mul")
+    assert [each.i for each in node.attribute if each.name == "group"] == [group]
+
+
 def test_the_reason_to_keep_a_node_is_what_was_tried() -> None:
     for target, reason in (
         ("tract", "tract 0.23.9 ran this form right at batches of 1, 2 and 16"),
