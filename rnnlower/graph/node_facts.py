@@ -206,7 +206,8 @@ class NodeFacts:
         sizes = [self._sizes_in(value) for value in node.inputs]
         first = dims[0] if dims else None
         if (shape := infer_symbolic_shape(node, sizes, dims)) is not None:
-            self._learn(node.outputs[0], None, shape)
+            for value in node.outputs if node.op_type == "Split" else node.outputs[:1]:
+                self._learn(value, None, shape)
         out = node.outputs[0]
         dtype = self.dtype(out)
         made = compute_sizes(node, sizes, first, dtype, self._imports[""])

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.graph.evaluation import DATA_MOVEMENT, Array, Dim, Dims, evaluate
+from rnnlower.graph.evaluation import DATA_MOVEMENT, Array, Dim, Dims, evaluate, max_output_bytes
 from rnnlower.graph.slicing import AxisSlice, axis_slices
 
 MAX_SIZES = 64
@@ -122,7 +122,7 @@ def compute_sizes(
         return np.asarray(np.frompyfunc(_in_int32, 1, 1)(inputs[0]), object)
     if node.op_type == "Ceil" or (node.op_type == "Cast" and dtype in (*SIZE_TYPES, *FLOAT_SIZE_TYPES)):
         return inputs[0]
-    return _move_sizes(node, inputs, opset) if node.op_type in DATA_MOVEMENT else None
+    return _move_sizes(node, inputs, opset) if node.op_type in {*DATA_MOVEMENT, "Expand"} else None
 
 
 def _move_sizes(node: ir.Node, inputs: Sequence[Array | None], opset: int) -> Array | None:
@@ -137,14 +137,17 @@ def _move_sizes(node: ir.Node, inputs: Sequence[Array | None], opset: int) -> Ar
             return None
         else:
             given.append(None if sizes is None else sizes.astype(np.int64))
-    moved = evaluate(node, given, opset)
+    moved = evaluate(node, given, opset) if max_output_bytes(node, given) <= 8 * MAX_SIZES else None
     return None if moved is None else np.asarray(_object_vector(table)[moved[0]], object)
 
 
 def infer_symbolic_shape(
     node: ir.Node, inputs: Sequence[Array | None], shapes: Sequence[Dims | None]
 ) -> Dims | None:
-    """Return the shape of a node's output if it follows from the sizes that its inputs hold or have."""
+    """Return the shape of a node's output if it follows from the sizes that its inputs hold or have.
+
+    All outputs of a Split have it.
+    """
     if not node.domain and node.op_type in _SHAPE_RULES:
         given = [dims for dims, value in zip(shapes, node.inputs, strict=True) if value is not None]
         found = None if None in given else _SHAPE_RULES[node.op_type](node, inputs, given)
@@ -300,6 +303,18 @@ def _pad_shape(node: ir.Node, inputs: Sequence[Array | None], shapes: Sequence[A
     )
 
 
+def _split_shape(node: ir.Node, inputs: Sequence[Array | None], shapes: Sequence[Any]) -> Dims | None:
+    dims, axis, parts = shapes[0], node.attributes.get_int("axis", 0), len(node.outputs)
+    if "split" in node.attributes or not -len(dims) <= axis < len(dims):
+        return None
+    found, part = list(dims), combine_sizes(operator.floordiv, dims[axis], parts)
+    found[axis] = part
+    is_other = len(shapes) > 1 and (inputs[1] is None or any(size != part for size in inputs[1]))
+    # Otherwise the last part is smaller, or the node fails at run time.
+    is_equal = combine_sizes(operator.mul, part, parts) == dims[axis]
+    return tuple(found) if is_equal and not is_other else None
+
+
 def _tile_shape(_: ir.Node, inputs: Sequence[Array | None], shapes: Sequence[Any]) -> Dims | None:
     dims, repeats = shapes[0], inputs[1]
     if repeats is None or repeats.shape != (len(dims),):
@@ -313,9 +328,10 @@ _SHAPE_RULES: Mapping[str, Callable[[ir.Node, Sequence[Array | None], Sequence[A
     **dict.fromkeys(("Conv", "MaxPool", "AveragePool", "LpPool"), _window_shape),
     "ConvTranspose": _transposed_window_shape,
     "Pad": _pad_shape,
+    "Split": _split_shape,
     "Tile": _tile_shape,
 }
-"""Operators whose output has sums or products of sizes, which onnx's inference knows for numbers only."""
+"""Operators whose output has sums, products or parts of sizes; onnx infers those of numbers only."""
 
 
 def reshaped(wanted: Sequence[Any], dims: Sequence[Any] | None, *, zero_copies: bool) -> Dims:

@@ -58,6 +58,7 @@ class LengthContents(SizedAxes):
         model.graph.inputs.extend(given.values())
         self.masks = MaskEmitter(self.emitters, next(iter(model.graph)), given, self.rows, by_mask=by_mask)
         self._replaced: list[ir.Node] = []
+        self._replacements: dict[ir.Value, ir.Value] = {}
         # Contents that follow from lengths: one for the maximum is not that for a length.
         self._sized: set[ir.Value] = set()
         self._at_length: dict[ir.Value, ir.Value] = {}
@@ -99,7 +100,7 @@ class LengthContents(SizedAxes):
             take_place_of(value, old, old_name=self.emitters.names.fresh(f"{old.name}_padded"), readers=())
         for reader, place in readers:
             reader.replace_input_with(place, value)
-        self._origins[value] = old
+        self._origins[value], self._replacements[old] = old, value
 
     def emitter_for(self, node: ir.Node) -> Emitter:
         """Return an emitter of nodes next to this one, in the type of its first input."""
@@ -159,7 +160,7 @@ class LengthContents(SizedAxes):
         """
         value = self.origin(value)
         if value not in self._sized:
-            return value
+            return self._replacements.get(value, value)
         node = value.producer()
         if value not in self._at_length and node is not None:
             emitter = self.emitters.at(f"{value.name}_of_length", ir.DataType.FLOAT)

@@ -134,6 +134,8 @@ def _forms() -> Iterator[OperatorForm]:
     vectors: tuple[Values, Values] = {"X": (4,), "W": (2, 4, 3)}, {"X": (2, 5, 4), "W": (4,)}
     for index, factors in enumerate(vectors):
         yield OperatorForm("MatMul", "Y = MatMul (X, W)", factors, ("not_vector", index))
+    each = {"X": (1, 4, 5), "W": (4, 1, 3)}
+    yield OperatorForm("ConvTranspose", "Y = ConvTranspose <group = 4> (X, W)", each, ("no_depthwise", True))
     backward = {"X": (5, 4), "b": [-1], "e": [-(2**62)], "a": [0], "p": [-1]}
     yield OperatorForm("Slice", "Y = Slice (X, b, e, a, p)", backward, ("not_negative", 4))
     # A model of constants alone would have no input.

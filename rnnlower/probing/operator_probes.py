@@ -178,6 +178,8 @@ def _probe_forms(
             limit.setdefault("attributes", {})[what[0]] = [what[1]]
         elif key == "versions":
             limit.setdefault("versions", _versions(form.op_type)).remove(what)
+        elif what is True:
+            limit[key] = what
         else:
             limit.setdefault(key, []).append(what)
 

@@ -200,6 +200,9 @@ def _input_violations(limit: Limit, node: ir.Node, facts: Facts) -> Iterator[str
     for index in limit.not_vector:
         if len(facts.dims(operand(node, index)) or ()) == 1:
             yield f"its input {index} has one axis"
+    groups = node.attributes.get_int("group", 1)
+    if limit.no_depthwise and groups > 1 and (facts.dims(operand(node, 1)) or ())[:2] == (groups, 1):
+        yield "each of its groups has one channel"
     if version is not None and version.since in limit.last_axis and "axis" in version.attributes:
         axis = node.attributes.get_int("axis", version.attributes["axis"].default)
         if any(dim != 1 for dim in (facts.dims(first) or ())[axis:][1:]):

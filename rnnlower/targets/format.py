@@ -150,6 +150,9 @@ class Limit(Claim, frozen=True):
     vector: Annotated[tuple[Natural, ...], _key("constant inputs that must have at most one axis", [1])] = ()
     scalar: Annotated[tuple[Natural, ...], _key("constant inputs that must have no axis", [1])] = ()
     not_vector: Annotated[tuple[Natural, ...], _key("inputs that must have more than one axis", [0, 1])] = ()
+    no_depthwise: Annotated[
+        bool, _key("whether no group may have one channel, of one input and one output", True)
+    ] = False
     last_axis: Annotated[
         tuple[Positive, ...],
         _key("versions in which axes of more than one element must not follow the attribute axis", [1, 11]),

@@ -306,15 +306,15 @@ def as_stored(value: Any) -> Any:
 def find_repeating_op(value: ir.Value | None, op_types: Collection[str], *, alone: bool = False) -> str:
     """Return the one of these operators that repeats an axis of size 1 to compute the value, or ``""``.
 
-    Operators that only rearrange elements may follow it. With `alone`, nothing else may read the values in
-    between, and a Concat with other values may follow, too.
+    Operators that only rearrange elements may follow it, and a Concat with other values. With `alone`,
+    nothing else may read the values in between.
     """
     while value is not None and (producer := value.producer()) is not None:
         if alone and len(value.uses()) > 1:
             return ""
         if producer.domain == "" and producer.op_type in op_types:
             return producer.op_type if _may_expand(producer.inputs[0], value) else ""
-        if alone and producer.domain == "" and producer.op_type == "Concat":
+        if producer.domain == "" and producer.op_type == "Concat":
             parts = (find_repeating_op(part, op_types) for part in producer.inputs)
             return next(filter(None, parts), "")
         if producer.domain or producer.op_type not in REARRANGING | {"Cast"}:

@@ -494,6 +494,37 @@ def test_the_largest_end_is_minus_one_in_int32() -> None:
     assert dims[0] != ir.SymbolicDim("T")
 
 
+@pytest.mark.parametrize(("size", "part"), [("3*N", "N"), ("6*N", "2*N"), ("N", None), ("3*N + 1", None)])
+def test_equal_parts_of_a_symbolic_size_are_known(size: str, part: str | None) -> None:
+    own = ir.from_onnx_text(f"""{HEADER}
+        main (float[n, 2] x) => (float[p, 2] a, float[q, 2] b, float[r, 2] c)
+        {{ a, b, c = Split <axis = -2> (x) }}""")
+    own.graph.inputs[0].shape = ir.Shape([ir.SymbolicDim(size), 2])
+    facts = Facts(own)
+    for first, last in (facts.dims(value) or () for value in own.graph.outputs):
+        assert last == 2
+        assert first == ir.SymbolicDim(part) if part else not is_known(first)
+
+
+@pytest.mark.parametrize(("more", "part"), [("Identity (sizes)", "T"), ("Add (sizes, more)", None)])
+def test_parts_whose_sizes_are_repeated_are_known(more: str, part: str | None) -> None:
+    facts, values = facts_of(f"""
+        main (float[T, 3, 2] x) => (float[p, 2] a, float[q, 2] b, float[r, 2] c)
+        <int64[2] form = {{-1, 2}}, int64[1] zero = {{0}}, int64[1] three = {{3}},
+        int64[3] more = {{1, -1, 0}}> {{
+            flat = Reshape (x, form)
+            shape = Shape (x)
+            size = Gather (shape, zero)
+            sizes = Expand (size, three)
+            each = {more}
+            a, b, c = Split (flat, each)
+        }}
+    """)
+    for first, last in (facts.dims(values[name]) or () for name in "abc"):
+        assert last == 2
+        assert first == ir.SymbolicDim("T") if part else not is_known(first)
+
+
 def test_a_slice_with_attributes_has_the_same_shape() -> None:
     model = ir.from_onnx_text("""<ir_version: 3, opset_import: ["" : 9]>
         main (float[T, 3] x) => (float[a, 3] y, float[b, 3] z) {

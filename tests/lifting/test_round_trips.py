@@ -46,6 +46,17 @@ def test_every_cell_round_trips_with_its_attributes(strategy: str, direction: st
     assert not judge.differences(judge.run(lowered, inputs), judge.run(lifted, inputs), "float32")
 
 
+@pytest.mark.parametrize("opset", [17, 20])
+@pytest.mark.parametrize("op_type", ["LSTM", "GRU", "RNN"])
+def test_a_line_of_an_open_batch_comes_back(op_type: str, opset: int) -> None:
+    config = Config(op_type=op_type, opset=opset, seq_length=5, x_dims="batch", B="initializer", Y_h="graph")
+    inputs = config.make_inputs(np.random.default_rng(0))
+    lowered = rnnlower.unroll(config.build())
+    lifted = rnnlower.lift(lowered)
+    assert [node.op_type for node in rnnlower.inspect(lifted)] == [op_type]
+    assert not judge.differences(judge.run(lowered, inputs), judge.run(lifted, inputs), "float32")
+
+
 LINES = pairs_in(
     (cell, count, start, direction)
     for cell in itertools.product(("LSTM", "GRU", "RNN"), (False, True))

@@ -11,10 +11,14 @@ from support.sessions import session
 import rnnlower
 
 _RANGE = "s = Shape <end = 1> (x) n = Squeeze (s) r = Range (zero, n, one)"
+_AFTER_THE_END = (
+    "s = Shape <end = 1> (x) v = Reshape (w, back) h = Concat <axis = 0> (x, v) t = Shape <end = 1> (h) "
+    "n = Squeeze (t) i = Range (zero, n, one) j = Slice (i, s, t)"
+)
 _CONSTANTS = (
-    "int64 zero = {0}, int64 one = {1}, int64[4] wrap = {2, 0, 0, 0}, "
-    "int64[3] group = {1, 4, -1}, int64[2] back = {6, 4}, float[4] ones = {1, 1, 1, 1}, "
-    "float[3] half = {1, 1, 0.5}, float[1, 6, 4] w = {"
+    "int64 zero = {0}, int64 one = {1}, int64[1] first = {0}, int64[1] second = {1}, "
+    "int64[4] wrap = {2, 0, 0, 0}, int64[3] group = {1, 4, -1}, int64[2] back = {6, 4}, "
+    "float[4] ones = {1, 1, 1, 1}, float[3] half = {1, 1, 0.5}, float[1, 6, 4] w = {"
     + ", ".join(str(each / 8) for each in range(24))
     + "}, float[20, 2] c = {"
     + ", ".join(str(each / 40) for each in range(40))
@@ -49,6 +53,9 @@ def model(text: str) -> onnx.ModelProto:
         "(float[T, 4] x) => (float[T, 4] z) "
         "{ g = Reshape (w, group) n = InstanceNormalization (g, ones, ones) "
         "b = Reshape (n, back) m = ReduceMean <keepdims = 0> (b) z = Add (x, m) }",
+        f"(float[T, 4] x) => (float[6] z) {{ {_AFTER_THE_END} z = Cast <to = 1> (j) }}",
+        f"(float[T, 4] x) => (float[6, U] z) {{ {_AFTER_THE_END} a = Unsqueeze (i, first) "
+        "b = Unsqueeze (j, second) m = Greater (a, b) z = Cast <to = 1> (m) }",
     ],
 )
 def test_the_valid_steps_are_read_at_every_length(text: str, mask: bool) -> None:

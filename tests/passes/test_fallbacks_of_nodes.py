@@ -69,6 +69,9 @@ CASES: dict[str, list[str]] = {
         "13; float[1, 4, 5] x, float[4, 1, 3] w;"
         " ConvTranspose <output_shape = [12], output_padding = [1], group = 4, strides = [2],"
         " dilations = [2]> (x, w)",
+        "13; float[1, 6, 5] x, float[6, 1, 3] w, float[6] b;"
+        " ConvTranspose <group = 6, pads = [1, 0], strides = [2]> (x, w, b)",
+        "9; float[2, 3, 4, 5] x, float[3, 1, 2, 3] w; ConvTranspose <group = 3, dilations = [2, 1]> (x, w)",
     ],
     "DFT": [
         "17; float[2, 8, 1] x; DFT <onesided = 1> (x)",

@@ -205,18 +205,23 @@ def test_a_split_has_no_more_outputs_than_the_target_takes(steps: int) -> None:
     assert differences(config.expected(inputs), run(lowered, inputs), "float32") == []
 
 
-def repeated(op_type: str) -> onnx.ModelProto:
-    """Return a recurrent node whose X repeats one row along time, as in the decoder of an autoencoder."""
+def repeated(op_type: str, *, is_joined: bool = False) -> onnx.ModelProto:
+    """Return a recurrent node whose X repeats one row along time, as in the decoder of an autoencoder.
+
+    It may be joined to a feature with steps of its own, as the category of a time series is in a forecast.
+    """
+    own, X = (2, "X = Concat <axis = 2> (e, steps)") if is_joined else (3, "X = Identity (e)")
     gates = {"LSTM": 4, "GRU": 3, "RNN": 1}[op_type]
     W, R = (", ".join(["0.1"] * (2 * gates * size)) for size in (3, 2))
     return onnx.parser.parse_model(f"""
         <ir_version: 8, opset_import: ["" : 17]>
-        main (float[2, 3] x) => (float[5, 1, 2, 2] Y)
+        main (float[2, {own}] x, float[5, 2, 1] steps) => (float[5, 1, 2, 2] Y)
         <float[1, {2 * gates}, 3] W = {{{W}}}, float[1, {2 * gates}, 2] R = {{{R}}},
-         int64[1] axis = {{0}}, int64[3] shape = {{5, 2, 3}}>
+         int64[1] axis = {{0}}, int64[3] shape = {{5, 2, {own}}}>
         {{
             u = Unsqueeze (x, axis)
-            X = Expand (u, shape)
+            e = Expand (u, shape)
+            {X}
             Y, Y_h = {op_type} <hidden_size = 2> (X, W, R)
         }}
     """)
@@ -225,9 +230,22 @@ def repeated(op_type: str) -> onnx.ModelProto:
 def test_tract_multiplies_no_single_time_what_is_repeated() -> None:
     assert recurrent_left(rnnlower.lower(repeated("GRU"), target="tract", native="keep")) == ["GRU"]
     assert recurrent_left(rnnlower.lower(repeated("LSTM"), target="tract")) == []
+    joined = rnnlower.check(repeated("LSTM", is_joined=True), target="tract")
+    assert "an X that Expand repeats" in str(joined)
     lowered = rnnlower.lower(repeated("RNN"), target="tract")
     assert rnnlower.check(lowered, target="tract") == []
     assert "Max" in {node.op_type for node in all_nodes(lowered)}
+
+
+@pytest.mark.parametrize(("given", "group"), [(1, 3), (2, 6)])
+def test_iree_gets_no_group_of_one_channel(given: int, group: int) -> None:
+    model = onnx.parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["" : 17]>
+        main (float[1, {6 * given}, 5] x, float[{6 * given}, {given}, 3] w) => (float[1, {6 * given}, 7] y)
+        {{ y = ConvTranspose <group = 6> (x, w) }}
+    """)
+    (node,) = (node for node in all_nodes(rnnlower.lower(model, target="iree")) if node.op_type != "Mul")
+    assert [each.i for each in node.attribute if each.name == "group"] == [group]
 
 
 def test_the_reason_to_keep_a_node_is_what_was_tried() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import onnx_ir as ir
 
 from rnnlower.lowering.fallbacks.arithmetic import Fallback
@@ -120,6 +121,19 @@ def _transposed_pads_written(
     return e.ops("ConvTranspose", x, *weights, outputs=1, pads=written, **attributes)[0]
 
 
+def _groups_joined(
+    e: Emitter, x: ir.Value, weights: ir.Value, *bias: ir.Value | None, group: int = 1, **attributes: Any
+) -> ir.Value | None:
+    """Groups of one channel are joined; zeros keep their channels apart."""
+    shape = e.shape(weights)
+    if shape is None or group == 1 or tuple(shape[:2]) != (group, 1):
+        return None
+    width = next(size for size in range(2, group + 1) if group % size == 0)
+    own = np.tile(np.eye(width), (group // width, 1)).reshape(group, width, *[1] * (len(shape) - 2))
+    wide = e.op("Mul", weights, e.constant(own.astype(e.dtype.numpy())))
+    return e.ops("ConvTranspose", x, wide, *bias, outputs=1, group=group // width, **attributes)[0]
+
+
 def _halves(totals: Sequence[int], *, more_at_end: bool) -> list[int]:
     less, more = [total // 2 for total in totals], [total - total // 2 for total in totals]
     return [*less, *more] if more_at_end else [*more, *less]
@@ -131,6 +145,6 @@ POOLING: Mapping[str, Sequence[Fallback]] = {
         for op_type in ("AveragePool", "MaxPool")
     },
     "Conv": [partial(_pads_written, "Conv")],
-    "ConvTranspose": [_transposed_pads_written],
+    "ConvTranspose": [_transposed_pads_written, _groups_joined],
     "LpPool": [partial(_strides_written, "LpPool")],
 }
