@@ -161,9 +161,8 @@ def _follow_axes(
             flow = follow(model, _probe_sample(namesakes, steps, sizes, probe))
             lost[name, axis] = flow.obstacles
             if flow.recurrent:
-                found.setdefault(name, []).append(axis)
-            if flow.loops:
-                to_loops.setdefault(name, []).append(axis)
+                places = found if any(map(is_stateful, flow.recurrent)) else to_loops
+                places.setdefault(name, []).append(axis)
     return found or to_loops, lost
 
 

@@ -56,7 +56,7 @@ class Flow(Contents):
             A chunk's is that of the sequence up to its end.
         edits: The edits of the graph.
         ahead: The nodes that look ahead, with the number of frames.
-        recurrent: The recurrent nodes that run over the time axis.
+        recurrent: The recurrent nodes and loops that run over the time axis.
         limits: The number of time steps for which there are positions, if it is limited.
         obstacles: The obstacles that were recorded, and if not strict, all others.
     """
@@ -79,7 +79,6 @@ class Flow(Contents):
         self.edits: list[Edit] = []
         self.ahead: dict[ir.Node, int] = {}
         self.recurrent: list[ir.Node] = []
-        self.loops: list[ir.Node] = []
         self.obstacles: list[CoupledError] = []
         self.limits: int | None = None
         self._rules, self._of_scores = rules, of_scores

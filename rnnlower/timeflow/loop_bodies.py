@@ -112,7 +112,8 @@ def _refuse_captured(flow: Flow, node: ir.Node, readers: Sequence[ir.Node]) -> N
 def _carry(flow: Flow, node: ir.Node, loop: LoopSignature, track: Track, calls: int) -> None:
     """Carry the states of a body from chunk to chunk."""
     refuse_shifted(flow, node.outputs[: loop.count], track)
-    flow.loops += [] if all(state.is_invariant for state in loop.states) else [node]
+    if not all(state.is_invariant for state in loop.states):
+        flow.recurrent.append(node)
     for number, state in enumerate(loop.states):
         name, place = state.before.name or f"state_{number}", loop.first_input + number
         if state.is_invariant:
