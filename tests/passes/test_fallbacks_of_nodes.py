@@ -134,6 +134,10 @@ CASES: dict[str, list[str]] = {
     "LeakyRelu": ["17; float[3, 4] x; LeakyRelu (x)"],
     "Less": ["13; float[3, 4] x, float[4] y; Less (x, y)"],
     "LogSoftmax": ["9; float[2, 3, 4] x; LogSoftmax <axis = 1> (x)"],
+    "InstanceNormalization": [
+        "17; float[2, 3, 5] x, float[3] s, float[3] b; InstanceNormalization <epsilon = 0.1> (x, s, b)",
+        "6; float[1, 4, 7] x, float[4] s, float[4] b; InstanceNormalization (x, s, b)",
+    ],
     "LpPool": ["18; float[1, 2, 7] x; LpPool <kernel_shape = [3], p = 3, pads = [1, 0]> (x)"],
     "MatMul": [
         "13; float[2, 5, 4] a, float[4] b; MatMul (a, b)",
@@ -379,6 +383,7 @@ OUTPUTS = {"Split": 2}
 OTHER_ATTRIBUTES = (
     *("AveragePool", "Conv", "ConvTranspose", "CumSum", "Gather", "GatherElements", "GatherND", "Hardmax"),
     *(
+        "InstanceNormalization",
         "LogSoftmax",
         "LpPool",
         "MatMul",

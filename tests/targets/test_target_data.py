@@ -248,6 +248,20 @@ def test_iree_gets_no_group_of_one_channel(given: int, group: int) -> None:
     assert [each.i for each in node.attribute if each.name == "group"] == [group]
 
 
+@pytest.mark.parametrize("sizes", ["5", "5, 6"])
+def test_opencv_normalizes_channels_of_images(sizes: str) -> None:
+    """Those of three axes it may fuse with other nodes to a group normalization that fails."""
+    model = onnx.parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["" : 17]>
+        main (float[1, 4, {sizes}] x) => (float[1, 4, {sizes}] y)
+        <float[4] s = {{1, 2, 3, 4}}, float[4] b = {{0, 0, 1, 0}}> {{ y = InstanceNormalization (x, s, b) }}
+    """)
+    assert (rnnlower.check(model, target="opencv") == []) == ("6" in sizes)
+    lowered = rnnlower.lower(model, target="opencv")
+    assert rnnlower.check(lowered, target="opencv") == []
+    assert rnnlower.verify(model, lowered)
+
+
 def test_the_reason_to_keep_a_node_is_what_was_tried() -> None:
     for target, reason in (
         ("tract", "tract 0.23.9 ran this form right at batches of 1, 2 and 16"),

@@ -283,6 +283,16 @@ def _gather_nd_by_gather(
     return e.op("Gather", x, e.constant(found[..., 0]), axis=0)
 
 
+def _normalized_as_images(
+    e: Emitter, x: ir.Value, *parameters: ir.Value, **attributes: Any
+) -> ir.Value | None:
+    """Channels over time are images of width 1."""
+    if len(e.shape(x) or ()) != 3:
+        return None
+    made = e.op("InstanceNormalization", e.with_axes("Unsqueeze", x, [3]), *parameters, **attributes)
+    return e.with_axes("Squeeze", made, [3])
+
+
 SHAPING: Mapping[str, Sequence[Fallback]] = {
     **{op_type: [partial(_as_reshape, op_type)] for op_type in ("Flatten", "Reshape", "Unsqueeze")},
     **{op_type: [partial(_of_rows, op_type)] for op_type in ("Hardmax", "LogSoftmax", "Softmax")},
@@ -292,6 +302,7 @@ SHAPING: Mapping[str, Sequence[Fallback]] = {
     "Gather": [_gather_by_vector],
     "GatherElements": [partial(_indices_from_front, "GatherElements")],
     "GatherND": [_gather_nd_by_gather, partial(_indices_from_front, "GatherND")],
+    "InstanceNormalization": [_normalized_as_images],
     "Pad": [_pad_by_gathers, _pad_after_slice],
     "ReverseSequence": [_reverse],
     "ScatterElements": [partial(_indices_from_front, "ScatterElements")],
