@@ -303,7 +303,7 @@ class Runner:
         """
         error = 0.0 if self.runtime is None else self.runtime.activation_error
         has_rnn = any(node.op_type == "RNN" for node in self.candidate_facts.recurrent)
-        if has_rnn and self.engines["candidate"] == "onnxruntime":
+        if has_rnn and self.engines.get("candidate", "onnxruntime") == "onnxruntime":
             error = max(error, _TANH_ERROR_OF_RNN)
         if not error:
             return
