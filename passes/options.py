@@ -64,7 +64,7 @@ HELP = {
     "chunk": "Time steps per call, or with a rate a duration as ``10ms``; ``any``, ``None``: any number, "
     "different in each call.",
     "rate": "Time steps per second, such as 16000 samples.",
-    "time_axes": "Time axes of inputs, ``{name: axis}``, where they do not follow from the recurrent nodes or loops.",
+    "time_axes": "Time axes of inputs, ``{name: axis}``, unless they follow from recurrent nodes or loops.",
     "allow_delay": "Accept convolutions that look ahead, at the price of a delay.",
     "strategy": "``unroll``, ``scan`` or ``loop``: lower the recurrent nodes of the chunk, too. ``none``: "
     "keep them.",

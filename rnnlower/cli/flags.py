@@ -127,7 +127,7 @@ _FLAGS: dict[str, dict[str, Flag]] = {
         "rate": Flag("--rate HZ", minimum=0),
         "time_axes": _many(
             "--time-axis INPUT:AXIS",
-            "The time axis of an input, if it does not follow from the recurrent nodes; repeatable.",
+            "The time axis of an input, if it does not follow from recurrent nodes or loops; repeatable.",
             values.parse_axes,
         ),
         "max": _many(
