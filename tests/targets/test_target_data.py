@@ -246,6 +246,13 @@ def test_iree_gets_no_group_of_one_channel(given: int, group: int) -> None:
     """)
     (node,) = (node for node in all_nodes(rnnlower.lower(model, target="iree")) if node.op_type != "Mul")
     assert [each.i for each in node.attribute if each.name == "group"] == [group]
+    model.graph.initializer.append(
+        onnx.numpy_helper.from_array(np.ones((6 * given, given, 3), np.float32), "w")
+    )
+    del model.graph.input[1]
+    lowered = rnnlower.lower(model, target="iree")
+    assert [node.op_type for node in all_nodes(lowered)] == ["ConvTranspose"]
+    assert rnnlower.verify(model, lowered)
 
 
 @pytest.mark.parametrize("sizes", ["5", "5, 6"])

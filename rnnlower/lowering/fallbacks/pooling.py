@@ -130,7 +130,8 @@ def _groups_joined(
         return None
     width = next(size for size in range(2, group + 1) if group % size == 0)
     own = np.tile(np.eye(width), (group // width, 1)).reshape(group, width, *[1] * (len(shape) - 2))
-    wide = e.op("Mul", weights, e.constant(own.astype(e.dtype.numpy())))
+    own, known = own.astype(e.dtype.numpy()), e.content(weights)
+    wide = e.op("Mul", weights, e.constant(own)) if known is None else e.constant(known * own)
     return e.ops("ConvTranspose", x, wide, *bias, outputs=1, group=group // width, **attributes)[0]
 
 
