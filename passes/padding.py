@@ -31,7 +31,6 @@ from rnnlower.passes.constant_inputs import FreezeInitializersPass
 from rnnlower.passes.convert_opset import convert_to_first_possible
 from rnnlower.passes.expand_functions import InlineFunctionsPass
 from rnnlower.passes.reports import PadReport
-from rnnlower.passes.rows_and_sizes import UnfoldRowsPass
 from rnnlower.passes.steps import lifting_steps, shared
 from rnnlower.passes.steps.work import Step, Work, run_steps
 from rnnlower.timeflow.axes import require_axis
@@ -132,7 +131,6 @@ class PadLengthsPass(Pass):
         opset = max(needed_opset(model), FIRST_PADDED_OPSET)
         if opset > default_opset(model):
             self.notes += convert_to_first_possible(model, opset, self.facts, last=LAST_OPSET)
-        UnfoldRowsPass()(model, self.facts)
         unfold_groups(model)
         inputs = self._axes(model)
         rows = _row_axes(model, inputs) if self.per_row else {}

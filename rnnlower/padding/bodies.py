@@ -12,7 +12,7 @@ from rnnlower.graph.loop_signature import LoopSignature, iteration_numbers
 from rnnlower.graph.rewiring import prepend, remove_orphans
 from rnnlower.graph.walk import is_read, look_through, operand, required_input, walk
 from rnnlower.lowering.emitter import Emitter
-from rnnlower.padding.sizes import MIXED_ROWS, ROWS, Axes, NoRuleError, Size
+from rnnlower.padding.sizes import Axes, NoRuleError, Size
 from rnnlower.padding.validity_walk import PadFlow, Rule
 
 
@@ -130,8 +130,8 @@ def _take_step(flow: PadFlow, node: ir.Node, place: int, axis: int, step: ir.Val
     axis %= len(flow.shape(value))
     axes = dict(flow.axes_of(value))
     size = axes.pop(axis, None)
-    if size is not None and size.symbol == ROWS:
-        raise NoRuleError(MIXED_ROWS)
+    if size is not None:
+        size.refuse_rows()
     more = len(flow.shape(step)) - len(flow.shape(value))
     flow.axes[step] = {other + (more if other > axis else 0): each for other, each in axes.items()}
     return size

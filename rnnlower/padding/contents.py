@@ -127,7 +127,7 @@ class LengthContents(SizedAxes):
                 a is not None and np.array_equal(a, b) for a, b in zip(prefixes, contents, strict=True)
             )
             if is_prefix and not reads_counted:
-                if axes := self.varying_axes(out):
+                if axes := self.varying_axes(out, is_repeated=np.unique(full).size == 1):
                     self.axes[out] = axes
             elif is_prefix or (not takes_shape and any(map(self.axes_of, node.inputs))):
                 # An operator on known steps combines the valid ones alone.

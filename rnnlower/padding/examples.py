@@ -17,8 +17,8 @@ from rnnlower.graph.facts import Facts, trip_count
 from rnnlower.graph.loop_signature import LoopSignature
 from rnnlower.graph.operator_kinds import POINTWISE
 from rnnlower.graph.symbols import dim_name
-from rnnlower.graph.walk import default_opset, ints_of_attribute_or_input, required_input
-from rnnlower.padding.sizes import DIVISORS, NoRuleError, Size
+from rnnlower.graph.walk import default_opset, ints_of_attribute_or_input
+from rnnlower.padding.sizes import DIVISORS, NoRuleError, OpenSizeError, Size
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.state_operators import is_state_operator, parse_state_operators
 
@@ -195,14 +195,12 @@ class Examples:
         shape = self._other.shape(self.origin(value))
         return shape is None or shape[axis] != self.shape(value)[axis]
 
-    def is_multiple(self, node: ir.Node, axis: int, place: int) -> bool:
-        """Return whether a size of a node's output is as many times one of its input at other open sizes."""
-        source, out = required_input(node), node.outputs[0]
-        before, after = (self._other.shape(self.origin(value)) for value in (source, out))
-        rows, elements = before and before[axis], after and after[place]
-        if not isinstance(rows, int) or not isinstance(elements, int):
-            return False
-        return self.shape(source)[axis] * elements == self.shape(out)[place] * rows
+    def shapes_with_other(self, value: ir.Value) -> list[tuple[int, ...]]:
+        """Return the shapes at the example lengths, and last that with another example of open sizes."""
+        found, other = self.shapes(value), self._other.shape(self.origin(value))
+        if other is None or None in other:
+            raise OpenSizeError("makes a shape that is not known for each of the other open sizes")
+        return [*found, other]  # type: ignore[list-item]
 
     def follows_from_other_sizes(
         self, value: ir.Value | None, places: list[int] | types.EllipsisType = ...

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-import math
 import operator
 
 import numpy as np
@@ -14,7 +13,7 @@ import onnx_ir as ir
 from rnnlower.graph.operator_kinds import source_axes
 from rnnlower.graph.walk import operand, required_input
 from rnnlower.lowering.emitter import Emitter
-from rnnlower.padding.relative_shift import follow_shift
+from rnnlower.padding.reshapes import reshape
 from rnnlower.padding.sizes import ROWS, Axes, NoRuleError, OpenSizeError, Size
 from rnnlower.padding.validity import emit_max, emit_min
 from rnnlower.padding.validity_walk import PadFlow, Rule
@@ -29,45 +28,6 @@ def _move_axes(flow: PadFlow, node: ir.Node) -> Axes:
             flow.require(size, 2)
     sources, axes = source_axes(node, shape, given[0] if given else None), flow.axes_of(node.inputs[0])
     return {sources.index(axis): size for axis, size in axes.items() if axis in sources}
-
-
-def _reshape(flow: PadFlow, node: ir.Node) -> Axes:
-    """Follow each axis to the one that has as many elements before it."""
-    if (shifted := follow_shift(flow, node)) is not None:
-        return shifted
-    before, after = flow.shapes(node.inputs[0]), flow.shapes(node.outputs[0])
-    open_axes = {axis for axis, sizes in enumerate(zip(*after, strict=True)) if len({*sizes}) > 1}
-    axes: Axes = {}
-    for axis, size in flow.axes_of(node.inputs[0]).items():
-        outer = [math.prod(shape[:axis]) for shape in before]
-        is_rows = size.symbol == ROWS
-        candidates = range(len(after[0])) if is_rows else open_axes
-        places = [p for p in candidates if [math.prod(shape[:p]) for shape in after] == outer]
-        if is_rows:
-            # Each row of elements goes on: an axis of size 1 is none of rows.
-            each = flow.rows.full if flow.rows is not None else 1
-            places = [p for p in places if p not in open_axes and not after[0][p] % each][-1:]
-            places = [p for p in places if flow.is_multiple(node, axis, p)]
-        if len(places) != 1:
-            _refuse_fixed_length(flow, node, outer, after)
-            raise OpenSizeError("folds time after another axis, or mixes it with one")
-        factor = math.gcd(after[0][places[0]], before[0][axis])
-        axes[places[0]] = size.affine(after[0][places[0]] // factor, 0, before[0][axis] // factor)
-    return axes
-
-
-def _refuse_fixed_length(
-    flow: PadFlow, node: ir.Node, outer: list[int], after: list[tuple[int, ...]]
-) -> None:
-    """Refuse a shape that holds a number where the sequence has its steps."""
-    contents = flow.contents(node.inputs[1]) if node.op_type == "Reshape" else None
-    places = [p for p in range(len(after[0])) if [math.prod(shape[:p]) for shape in after] == outer]
-    if contents and places and all(np.array_equal(each, contents[0]) for each in contents):
-        steps = contents[0].reshape(-1)[places[0]]
-        if steps > 0:
-            raise NoRuleError(
-                f"has a shape with a fixed number of steps, {steps}, such as an exporter's example"
-            )
 
 
 def _depth_to_space(flow: PadFlow, node: ir.Node) -> Axes:
@@ -310,6 +270,13 @@ def _flip(flow: PadFlow, source: ir.Value, axis: int, axes: Axes, emitter: Emitt
 def _reverse(flow: PadFlow, node: ir.Node) -> Axes:
     if flow.axes_of(node.inputs[1]):
         raise NoRuleError("takes lengths over time")
+    flow.refuse_folds(node.inputs[0], node.attributes.get_int("time_axis", 0))
+    return _same(flow, node)
+
+
+def _triangle(flow: PadFlow, node: ir.Node) -> Axes:
+    rank = len(flow.shape(node.inputs[0]))
+    flow.refuse_folds(node.inputs[0], rank - 2, rank - 1)
     return _same(flow, node)
 
 
@@ -324,11 +291,13 @@ def _same(flow: PadFlow, node: ir.Node) -> Axes:
 
 LAYOUT_OPERATORS: dict[str, Rule] = {
     "Concat": _concat,
-    "ConstantOfShape": lambda flow, node: flow.varying_axes(node.outputs[0]),
+    "ConstantOfShape": lambda flow, node: flow.varying_axes(node.outputs[0], is_repeated=True),
     "DepthToSpace": _depth_to_space,
-    "Expand": lambda flow, node: flow.varying_axes(node.outputs[0]) | flow.broadcast(node, [0]),
-    **dict.fromkeys(("EyeLike", "Trilu"), _same),
-    **dict.fromkeys(("Flatten", "Reshape"), _reshape),
+    "Expand": lambda flow, node: (
+        flow.varying_axes(node.outputs[0], is_repeated=True) | flow.broadcast(node, [0])
+    ),
+    **dict.fromkeys(("EyeLike", "Trilu"), _triangle),
+    **dict.fromkeys(("Flatten", "Reshape"), reshape),
     "Range": functools.partial(_refuse, "numbers steps from a value that is computed while it runs"),
     "ReverseSequence": _reverse,
     "Shape": functools.partial(_refuse, "takes the shape of a value whose shape is not known"),

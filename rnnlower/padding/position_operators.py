@@ -8,7 +8,7 @@ import onnx_ir as ir
 from rnnlower.graph.evaluation import Array
 from rnnlower.graph.walk import required_input
 from rnnlower.lowering.emitter import Emitter
-from rnnlower.padding.sizes import ROWS, Axes, NoRuleError, Size
+from rnnlower.padding.sizes import Axes, NoRuleError, Size
 from rnnlower.padding.validity_walk import PadFlow, Rule
 
 
@@ -91,8 +91,7 @@ def _gather_steps(flow: PadFlow, node: ir.Node, along: int, axes: Axes) -> None:
     """Make positions that count from the end count from the last valid step."""
     data, value = required_input(node), required_input(node, 1)
     size, contents = axes[along], flow.numbers(value)
-    if size.symbol == ROWS:
-        raise NoRuleError("takes single rows, each of which has a length of its own")
+    size.refuse_rows()
     counts = [shape[along] for shape in flow.shapes(data)]
     if flow.lengths_of(value):
         if contents is not None and flow.is_fixed(value) and (contents[0] >= 0).all():

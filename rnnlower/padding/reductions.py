@@ -15,7 +15,7 @@ from rnnlower.graph.names import NameSource, all_names
 from rnnlower.graph.operator_kinds import POINTWISE, axes_along, reduced_axes
 from rnnlower.graph.walk import operand, producer_of, required_input
 from rnnlower.lowering.emitter import Emitter
-from rnnlower.padding.sizes import MIXED_ROWS, ROWS, Axes, NoRuleError
+from rnnlower.padding.sizes import Axes, NoRuleError
 from rnnlower.padding.validity_walk import PadFlow, Rule
 
 _ELEMENTWISE = (*POINTWISE, "BiasGelu", "FastGelu")
@@ -35,7 +35,7 @@ _PARAMETERS = "has parameters that differ from step to step"
 def elementwise(flow: PadFlow, node: ir.Node) -> Axes:
     if node.op_type in ("Div", "Mod") and flow.dtype(required_input(node, 1)).is_integer():
         # Runtimes stop at an integer zero.
-        for axis in flow.lengths_of(node.inputs[1]):
+        for axis in flow.lengths_of(node.inputs[1]) | flow.folds_of(node.inputs[1]):
             flow.fill(node, 1, axis, 1)
     return flow.broadcast(node, [index for index, value in enumerate(node.inputs) if value is not None])
 
@@ -81,8 +81,8 @@ def _top_k(flow: PadFlow, node: ir.Node) -> list[Axes]:
 def _cumsum(flow: PadFlow, node: ir.Node) -> Axes:
     given, axes = flow.ints(node, "axis", 1) or [], flow.axes_of(node.inputs[0])
     summed = axes.get(given[0][0] % len(flow.shape(node.inputs[0])))
-    if summed is not None and summed.symbol == ROWS:
-        raise NoRuleError(MIXED_ROWS)
+    if summed is not None:
+        summed.refuse_rows()
     if node.attributes.get_int("reverse", 0):
         flow.fill_along(node, given[0], 0.0)
     return axes

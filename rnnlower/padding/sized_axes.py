@@ -10,7 +10,17 @@ import onnx_ir as ir
 from rnnlower.errors import InvalidModelError
 from rnnlower.graph.facts import Facts, trip_count
 from rnnlower.padding.examples import LENGTH, Examples
-from rnnlower.padding.sizes import MIXED_ROWS, ROWS, Axes, NoRuleError, Size
+from rnnlower.padding.sizes import (
+    OPEN_PRODUCT,
+    REPEATED,
+    ROWS,
+    Axes,
+    Factor,
+    Fold,
+    NoRuleError,
+    OpenSizeError,
+    Size,
+)
 
 _PARTS = (1, 2, 3, 4)
 """Divisors of a size that is not known as an expression in the length."""
@@ -39,8 +49,7 @@ class SizedAxes(Examples):
 
     def require(self, size: Size, least: int) -> None:
         """Record that the source does not accept sequences so short that a size is below this."""
-        if size.symbol == ROWS:
-            raise NoRuleError(MIXED_ROWS)
+        size.refuse_rows()
         if size.full < least:
             raise NoRuleError("reads more steps than the maximum")
         self._raise_least(size.symbol, [1, *size.first_valid_lengths()][least])
@@ -54,12 +63,23 @@ class SizedAxes(Examples):
             NoRuleError: Longer ones differ as well.
         """
         other = axes.setdefault(axis, size)
+        if other == REPEATED:
+            axes[axis] = size
+        if REPEATED in (other, size) or other == size:
+            return
+        for each in (other, size):
+            if isinstance(each, Fold):
+                each.refuse_rows()
         pairs = enumerate(zip(other.table, size.table, strict=False), 1)
         least = max((longer for longer, (one, another) in pairs if one != another), default=0)
         if other.symbol != size.symbol or 2 * least > len(size.table):
             raise NoRuleError("combines values of different lengths")
         if least and size.symbol != ROWS:
             self._raise_least(size.symbol, least)
+
+    def counts_of(self, factor: Factor) -> list[int]:
+        """Return a factor at the example lengths, and last with the other example of other open sizes."""
+        return [*map(factor.at, self._lengths), factor.other]
 
     def unlike_at_least(self) -> Iterator[ir.Node]:
         """Yield the nodes with an output of another size than the known one at the least lengths."""
@@ -77,11 +97,12 @@ class SizedAxes(Examples):
                 if value not in self.axes or shape is None:
                     continue
                 sizes = dict(enumerate(self.shape(value))) | {
-                    axis: size.table[lengths[size.symbol]]
-                    for axis, size in self.axes[value].items()
-                    if size.symbol != ROWS
+                    axis: size.at(lengths) for axis, size in self.axes[value].items()
                 }
-                if any(found is not None and found != sizes[axis] for axis, found in enumerate(shape)):
+                if any(
+                    found is not None and found != sizes[axis] and self.axes[value].get(axis) != REPEATED
+                    for axis, found in enumerate(shape)
+                ):
                     yield node
 
     def iterations(self, node: ir.Node) -> tuple[int, Size | None] | None:
@@ -104,6 +125,16 @@ class SizedAxes(Examples):
     def lengths_of(self, value: ir.Value | None) -> Axes:
         """Return the axes of a value whose sizes follow from lengths, without that of rows."""
         return {axis: size for axis, size in self.axes_of(value).items() if size.symbol != ROWS}
+
+    def folds_of(self, value: ir.Value | None) -> Axes:
+        """Return the axes of a value into which time is folded."""
+        return {axis: size for axis, size in self.axes_of(value).items() if isinstance(size, Fold)}
+
+    def refuse_folds(self, value: ir.Value | None, *along: int) -> None:
+        """Refuse an operator for which the order of elements along these axes counts."""
+        for axis, size in self.folds_of(value).items():
+            if axis in along:
+                size.refuse_rows()
 
     def row_axes_of(self, value: ir.Value) -> list[int]:
         """Return the axis of rows of a value, if each row has a length of its own and it has one."""
@@ -218,11 +249,22 @@ class SizedAxes(Examples):
 
         return self._fits_short(size, element_at)
 
-    def varying_axes(self, value: ir.Value) -> Axes:
-        """Return the axes of a value that differ in size at the example lengths, by known sizes."""
-        formulas = dict(enumerate(self._open.dims(self.origin(value)) or ()))
-        return {
-            axis: self.match_size(sizes, self._size_at(value, axis), formulas.get(axis))
-            for axis, sizes in enumerate(zip(*self.shapes(value), strict=True))
-            if self.varies(value, axis)
-        }
+    def varying_axes(self, value: ir.Value, *, is_repeated: bool = False) -> Axes:
+        """Return the axes of a value that differ in size at the example lengths, by known sizes.
+
+        Args:
+            is_repeated: Whether the elements along these axes are equal, so that they may be in any order.
+        """
+        axes: Axes = {}
+        formulas = self._open.dims(self.origin(value)) or ()
+        for axis, sizes in enumerate(zip(*self.shapes(value), strict=True)):
+            if not self.varies(value, axis):
+                continue
+            if not self.is_dynamic(value, axis):
+                formula = formulas[axis] if formulas else None
+                axes[axis] = self.match_size(sizes, self._size_at(value, axis), formula)
+            elif is_repeated:
+                axes[axis] = REPEATED
+            else:
+                raise OpenSizeError(OPEN_PRODUCT)
+        return axes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
@@ -17,12 +18,19 @@ DIVISORS = (*range(1, 65), *(2**n for n in range(7, 13)))
 """Numbers by which networks divide a length."""
 
 ROWS = ""
-"""Stands for a symbol in the size of an axis of rows, if each row has a length of its own."""
+"""Stands for a symbol in the size of an axis of rows, which nothing may combine.
 
-MIXED_ROWS = "combines rows, each of which has a length of its own"
-"""The problem of an operator that treats the axis of rows like time."""
+Each row has a length of its own, or time is folded into them.
+"""
+
 FIRST_PADDED_OPSET = 9
 """The first opset with all the operators that padding emits."""
+
+
+OPEN_PRODUCT = "makes an axis whose size follows from a length and from another open size"
+"""The problem of an axis that is neither time nor known."""
+MIXED_ROWS = "combines rows, each of which has a length of its own"
+"""The problem of an operator that treats the axis of rows like time."""
 
 
 class NoRuleError(Exception):
@@ -77,11 +85,22 @@ class Size:
         """Return the sum of two sizes of one length."""
         return self.with_table(map(sum, zip(self.table, other.table, strict=True)))
 
+    def at(self, lengths: Mapping[str, int]) -> int:
+        """Return the number at these lengths."""
+        return self.table[lengths.get(self.symbol, -1)]
+
     def fits(self, lengths: Sequence[Mapping[str, int]], sizes: Sequence[int]) -> bool:
         """Return whether the size is this one at each of the lengths."""
-        return all(
-            self.table[each.get(self.symbol, -1)] == size for each, size in zip(lengths, sizes, strict=True)
-        )
+        return all(self.at(each) == size for each, size in zip(lengths, sizes, strict=True))
+
+    def has_rows(self) -> bool:
+        """Return whether the axis holds rows, each of which has a length of its own."""
+        return self.symbol == ROWS
+
+    def refuse_rows(self) -> None:
+        """Refuse to treat an axis of rows like time."""
+        if self.symbol == ROWS:
+            raise NoRuleError(MIXED_ROWS)
 
     def first_valid_lengths(self) -> list[int]:
         """Return for each element of the axis the least length at which it is valid, at least 1."""
@@ -109,6 +128,71 @@ class Size:
                 return inner if outer == 1 else f"{outer} * ({inner}){more}"
         raise NoRuleError(f"has sizes that no expression gives: {[*self.table]}")
 
+
+@dataclasses.dataclass(frozen=True)
+class Factor:
+    """One of the sizes that are folded into an axis.
+
+    Attributes:
+        size: The size, unless it is one that neither follows from a length nor is that of rows.
+        count, other: The number at the maxima, in both examples of other open sizes.
+    """
+
+    size: Size | None
+    count: int
+    other: int
+
+    def at(self, lengths: Mapping[str, int]) -> int:
+        """Return the number at these lengths."""
+        return self.count if self.size is None else self.size.at(lengths)
+
+
+@dataclasses.dataclass(frozen=True)
+class Fold(Size):
+    """The size of an axis into which several are folded, time among them, such as the batch and time.
+
+    Its valid elements are not the first ones. An operator that computes each of them by itself keeps them
+    where they are, until a Reshape unfolds them.
+
+    Attributes:
+        factors: What is folded, the outermost first.
+    """
+
+    factors: tuple[Factor, ...]
+
+    @classmethod
+    def of_factors(cls, *factors: Factor) -> Fold:
+        """Return the size of an axis that holds these factors."""
+        return cls(ROWS, (0,), factors)
+
+    def at(self, lengths: Mapping[str, int]) -> int:
+        """Return the number at these lengths."""
+        return math.prod(each.at(lengths) for each in self.factors)
+
+    def fits(self, lengths: Sequence[Mapping[str, int]], sizes: Sequence[int]) -> bool:
+        """Return whether the size is this one at each of the lengths."""
+        return self == REPEATED or super().fits(lengths, sizes)
+
+    def has_rows(self) -> bool:
+        """Return whether a factor holds rows, each of which has a length of its own."""
+        return any(each.size is not None and each.size.has_rows() for each in self.factors)
+
+    def refuse_rows(self) -> None:
+        """Refuse to treat the axis like time."""
+        raise OpenSizeError("combines steps that are folded with another axis")
+
+    def with_table(self, table: Iterable[int]) -> Size:
+        """Refuse to count elements of the axis."""
+        self.refuse_rows()
+        raise AssertionError
+
+    def affine(self, factor: int = 1, offset: int = 0, divisor: int = 1) -> Size:
+        """Return the size of the same axis; refuse to add elements, and to leave out any."""
+        return self if (factor, offset, divisor) == (1, 0, 1) else super().affine(factor, offset, divisor)
+
+
+REPEATED = Fold.of_factors()
+"""The size of an axis all of whose elements are equal: whichever factors it has, the valid ones are there."""
 
 Axes: TypeAlias = "dict[int, Size]"
 

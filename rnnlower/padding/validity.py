@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.lowering.emitter import Emitter, Emitters
-from rnnlower.padding.sizes import MIXED_ROWS, ROWS, Axes, NoRuleError, Size
+from rnnlower.padding.sizes import ROWS, Axes, Fold, NoRuleError, OpenSizeError, Size
 
 
 def emit_min(emitter: Emitter, one: ir.Value, other: ir.Value) -> ir.Value:
@@ -75,8 +75,7 @@ class MaskEmitter:
 
     def _mask(self, emitter: Emitter, size: Size, offset_from_end: int | None) -> ir.Value:
         if self.by_mask and offset_from_end is None:
-            if size.symbol == ROWS:
-                raise NoRuleError(MIXED_ROWS)
+            size.refuse_rows()
             places = np.array(size.first_valid_lengths(), np.int64) - 1
             steps = self.given[size.symbol]
             if not size.is_length:
@@ -95,16 +94,15 @@ class MaskEmitter:
         if self._rows is None:
             return None, 1
         found = [axis for axis, size in axes.items() if size.symbol == ROWS]
-        if len(found) != 1:
-            raise NoRuleError(
+        if len(found) != 1 or isinstance(axes[found[0]], Fold):
+            raise OpenSizeError(
                 "combines steps where rows are not one axis, while each has a length of its own"
             )
         return found[0], axes[found[0]].full // self._rows.full
 
     def count(self, size: Size, dtype: ir.DataType | None = None) -> ir.Value:
         """Return the number of valid elements, ``[1]`` or ``[rows]``: int64, or of the given type."""
-        if size.symbol == ROWS:
-            raise NoRuleError(MIXED_ROWS)
+        size.refuse_rows()
         key = ("count", size, dtype)
         if key not in self._shared:
             emitter = self._emitters.at(f"count_{size.symbol}", ir.DataType.FLOAT)

@@ -14,11 +14,29 @@ import onnx_ir as ir
 
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.graph.dynamic_sizes import describe_deciding_option
+from rnnlower.graph.operator_kinds import REARRANGING
 from rnnlower.graph.rewiring import remove_orphans, take_place_of
 from rnnlower.graph.symbols import dim_name
-from rnnlower.graph.walk import LocatedNode, captured_values, default_opset, is_read, required_input
+from rnnlower.graph.walk import (
+    LocatedNode,
+    captured_values,
+    default_opset,
+    is_read,
+    look_through,
+    required_input,
+)
 from rnnlower.padding.contents import LengthContents
-from rnnlower.padding.sizes import MIXED_ROWS, ROWS, Axes, NoRuleError, OpenSizeError, Size
+from rnnlower.padding.sizes import (
+    MIXED_ROWS,
+    OPEN_PRODUCT,
+    REPEATED,
+    ROWS,
+    Axes,
+    Fold,
+    NoRuleError,
+    OpenSizeError,
+    Size,
+)
 from rnnlower.recurrent.finding import shown_names
 from rnnlower.wording import dims
 
@@ -58,6 +76,7 @@ class PadFlow(LengthContents):
             for node in list(self.model.graph):
                 self._visit(node)
             self._check_least()
+            self._check_outputs()
         except NoRuleError as error:
             raise UnsupportedModelError(
                 f"{error}: what it computes at the end of a sequence would depend on the padding",
@@ -152,6 +171,9 @@ class PadFlow(LengthContents):
     def fill_positions(self, node: ir.Node, index: int) -> None:
         """Fill positions over time: any number may stand there, and the data has no such position."""
         value = node.inputs[index]
+        for size in self.folds_of(value).values():
+            if look_through(required_input(node, index), REARRANGING | {"Cast"}) not in self._filled.values():
+                size.refuse_rows()
         contents = self.contents(value) or []
         # Positions that count from the first step go on in the padding.
         if not self.is_fixed(value) or not all(
@@ -184,7 +206,8 @@ class PadFlow(LengthContents):
                 node.replace_input_with(index, number)
                 self.record_origin(number, value)
         read = [*map(is_read, node.outputs)]
-        has_rows = any(size.symbol == ROWS for each in node.inputs for size in self.axes_of(each).values())
+        self._check_folds(node)
+        has_rows = any(size.has_rows() for each in node.inputs for size in self.axes_of(each).values())
         found = rule(self, node)
         results = found if isinstance(found, list) else [found]
         for index, out in enumerate(node.outputs):
@@ -192,8 +215,21 @@ class PadFlow(LengthContents):
                 raise NoRuleError(f"gives {out.name!r}, for which {node.op_type} has no rule")
             if read[index]:
                 self._check(out, results[index])
-                if has_rows and sum(size.symbol == ROWS for size in results[index].values()) != 1:
+                if has_rows and sum(size.has_rows() for size in results[index].values()) != 1:
                     raise NoRuleError(MIXED_ROWS)
+
+    def _check_folds(self, node: ir.Node) -> None:
+        """Refuse a node that combines rows into which time is folded with other ones."""
+        read = [
+            (size, self.shape(value)[axis])
+            for value in node.inputs
+            if value is not None
+            for axis, size in self.axes_of(value).items()
+            if size != REPEATED
+        ]
+        for fold, count in read:
+            if isinstance(fold, Fold) and any(size != fold and other == count for size, other in read):
+                fold.refuse_rows()
 
     def _describe_open_sizes(self) -> str:
         """Return which sizes of inputs must be numbers, in words; empty if all are."""
@@ -210,9 +246,7 @@ class PadFlow(LengthContents):
             if size is None:
                 raise NoRuleError("makes a length the size of another axis")
             if size.symbol != ROWS and self.is_dynamic(out, axis):
-                raise OpenSizeError(
-                    "makes an axis whose size follows from a length and from another open size"
-                )
+                raise OpenSizeError(OPEN_PRODUCT)
             if not size.fits(self._lengths, sizes) or not self.fits_short(size, out, axis):
                 raise NoRuleError(_OTHER_STEPS)
         # An axis that every sequence fills has no padding.
@@ -224,6 +258,13 @@ class PadFlow(LengthContents):
         for node in self.unlike_at_least():
             self._visited = node
             raise NoRuleError(_OTHER_STEPS)
+
+    def _check_outputs(self) -> None:
+        """Refuse outputs of rows into which time is folded."""
+        for value in self.model.graph.outputs:
+            self._visited = self.origin(value).producer() or self._visited
+            if self.folds_of(value):
+                raise OpenSizeError("returns steps that are folded with another axis")
 
     def _is_constant(self, size: Size) -> bool:
         return size.symbol != ROWS and len({*size.table[self.least[size.symbol] :]}) == 1

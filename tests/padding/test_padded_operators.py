@@ -16,7 +16,7 @@ from rnnlower.passes.padding import RULES
 NOT_PER_ROW = {
     "DynamicQuantizeLSTM": "quantizes rows by one range",
     "DynamicQuantizeMatMul": "combines rows",
-    "Flatten": "folds time",
+    "Flatten": "steps that are folded",
     "GatherElements": "differ from row to row",
     "GatherElements from the end": "differ from row to row",
     "ReverseSequence": "differs from row to row",

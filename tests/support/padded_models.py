@@ -30,6 +30,8 @@ _SIZES = {
     "c1": (1, 1, 3),
     "P3": (3, 4),
     "W26": (26, 3),
+    "W4": (1, 12, 4),
+    "W9": (1, 9, 3),
 }
 _CONSTANTS = {
     "zero1": np.array([0], np.int64),
@@ -716,14 +718,21 @@ def with_weights(text: str) -> onnx.ModelProto:
 MAXIMUM = 13
 
 
-def difference(source: onnx.ModelProto, padded: onnx.ModelProto, *fills: float) -> float:
-    """Return the largest difference of the valid part at any length with any padding; NaN if one is that."""
+def difference(source: onnx.ModelProto, padded: onnx.ModelProto, *fills: float, rows: int = 2) -> float:
+    """Return the largest difference of the valid part at any length with any padding; NaN if one is that.
+
+    Args:
+        rows: The size of open axes other than time, ``T``.
+    """
     entry = {each.key: each.value for each in padded.metadata_props}["rnnlower.pad"]
     told, whole, fixed = json.loads(entry), session(source), session(padded)
     axis, found = told["inputs"]["x"], [0.0]
     (output,) = whole.get_outputs()
     for length in range(told["least"]["T"], MAXIMUM + 1):
-        shape = [size if isinstance(size, int) else length for size in whole.get_inputs()[0].shape]
+        shape = [
+            size if isinstance(size, int) else length if size == "T" else rows
+            for size in whole.get_inputs()[0].shape
+        ]
         x = np.random.default_rng(length).normal(size=shape).astype(np.float32)
         shape[axis] = MAXIMUM - length
         given = {"length": np.array([length])}
