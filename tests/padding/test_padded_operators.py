@@ -15,6 +15,7 @@ from rnnlower.passes.padding import RULES
 
 NOT_PER_ROW = {
     "DynamicQuantizeLSTM": "quantizes rows by one range",
+    "DynamicQuantizeLSTM of steps": "quantizes rows by one range",
     "DynamicQuantizeMatMul": "combines rows",
     "Flatten": "steps that are folded",
     "GatherElements": "differ from row to row",

@@ -62,6 +62,8 @@ OPERATORS: Mapping[str, str] = {
     "DynamicQuantizeLSTM": "t = Transpose <perm = [1, 0, 2]> (x) "
     'y, z = com.microsoft.DynamicQuantizeLSTM <hidden_size = 3, direction = "bidirectional"> '
     "(t, s_2_4_12, s_2_3_12, f_2_24, , , , , step2, zero2, step2, zero2)",
+    "DynamicQuantizeLSTM of steps": "y, z = com.microsoft.DynamicQuantizeLSTM <hidden_size = 3, direction = "
+    '"bidirectional"> (x, s_2_4_12, s_2_3_12, f_2_24, , , , , step2, zero2, step2, zero2)',
     "DynamicQuantizeMatMul": f"{_CHANNELS} b = Constant <value_float = 0.01> () "
     "z = com.microsoft.DynamicQuantizeMatMul (x, s_4_5, b)",
     "Expand": "m = ReduceSum <keepdims = 1> (x, last1) s1 = Shape (x) y = Expand (m, s1) "
