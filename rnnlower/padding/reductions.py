@@ -35,8 +35,7 @@ _PARAMETERS = "has parameters that differ from step to step"
 def elementwise(flow: PadFlow, node: ir.Node) -> Axes:
     if node.op_type in ("Div", "Mod") and flow.dtype(required_input(node, 1)).is_integer():
         # Runtimes stop at an integer zero.
-        for axis in flow.lengths_of(node.inputs[1]) | flow.folds_of(node.inputs[1]):
-            flow.fill(node, 1, axis, 1)
+        flow.fill_elements(node, 1, 1)
     return flow.broadcast(node, [index for index, value in enumerate(node.inputs) if value is not None])
 
 

@@ -56,21 +56,19 @@ def reshape(flow: PadFlow, node: ir.Node) -> Axes:
         return shifted
     source, out = required_input(node), node.outputs[0]
     before, after = map(flow.shapes_with_other, (source, out))
-    axes: Axes = {}
+    kept: dict[int, _Part] = {}
     folded: dict[int, list[_Part]] = {}
     for part in _parts(flow, flow.axes_of(source), before):
         place = _place(flow, out, part, after)
-        if place is None:
-            folded.setdefault(_place_inside(flow, node, part, after), []).append(part)
+        if place is None or place in folded:
+            place = _place_inside(flow, node, part, after)
+            folded.setdefault(place, [kept.pop(place)] if place in kept else []).append(part)
         else:
-            factor = math.gcd(after[0][place], part.counts[0])
-            axes[place] = part.size.affine(after[0][place] // factor, 0, part.counts[0] // factor)
-    if folded.keys() & axes.keys():
-        raise OpenSizeError(_MIXES)
-    if folded and flow.dtype(source).is_integer():
-        # They may be positions, which have to exist.
-        for axis in flow.lengths_of(source):
-            flow.fill(node, 0, axis, 0)
+            kept[place] = part
+    axes: Axes = {}
+    for place, part in kept.items():
+        factor = math.gcd(after[0][place], part.counts[0])
+        axes[place] = part.size.affine(after[0][place] // factor, 0, part.counts[0] // factor)
     return axes | {place: _fold(parts, place, after) for place, parts in folded.items()}
 
 
@@ -123,8 +121,9 @@ def _fold(parts: Sequence[_Part], axis: int, shapes: _Shapes) -> Fold:
     factors: list[Factor] = []
     reached, end = ([math.prod(shape[:p]) for shape in shapes] for p in (axis, axis + 1))
     for part in (*parts, None):
-        between = [*map(operator.floordiv, part.outer if part else end, reached)]
-        if len({*between[:-1]}) > 1:
+        begin = part.outer if part else end
+        between = [*map(operator.floordiv, begin, reached)]
+        if len({*between[:-1]}) > 1 or [*map(operator.mul, between, reached)] != begin:
             raise OpenSizeError(_MIXES)
         factors.append(Factor(None, between[0], between[-1]))
         if part:

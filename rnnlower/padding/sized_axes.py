@@ -126,7 +126,7 @@ class SizedAxes(Examples):
         """Return the axes of a value whose sizes follow from lengths, without that of rows."""
         return {axis: size for axis, size in self.axes_of(value).items() if size.symbol != ROWS}
 
-    def folds_of(self, value: ir.Value | None) -> Axes:
+    def folds_of(self, value: ir.Value | None) -> dict[int, Fold]:
         """Return the axes of a value into which time is folded."""
         return {axis: size for axis, size in self.axes_of(value).items() if isinstance(size, Fold)}
 

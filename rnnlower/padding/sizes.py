@@ -146,6 +146,11 @@ class Factor:
         """Return the number at these lengths."""
         return self.count if self.size is None else self.size.at(lengths)
 
+    @property
+    def static_count(self) -> int | None:
+        """The number in the padded model; ``None`` if the caller chooses it."""
+        return self.count if self.count == self.other else None
+
 
 @dataclasses.dataclass(frozen=True)
 class Fold(Size):

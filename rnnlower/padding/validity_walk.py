@@ -14,7 +14,6 @@ import onnx_ir as ir
 
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.graph.dynamic_sizes import describe_deciding_option
-from rnnlower.graph.operator_kinds import REARRANGING
 from rnnlower.graph.rewiring import remove_orphans, take_place_of
 from rnnlower.graph.symbols import dim_name
 from rnnlower.graph.walk import (
@@ -22,9 +21,9 @@ from rnnlower.graph.walk import (
     captured_values,
     default_opset,
     is_read,
-    look_through,
     required_input,
 )
+from rnnlower.lowering.emitter import Emitter
 from rnnlower.padding.contents import LengthContents
 from rnnlower.padding.sizes import (
     MIXED_ROWS,
@@ -148,39 +147,50 @@ class PadFlow(LengthContents):
         if key not in self._filled:
             emitter = self.emitters.at(f"{value.name}_valid", self.dtype(value))
             mask = self.masks.mask(axes[axis], axis, axes, len(self.shape(value)))
-            if not isinstance(fill, ir.Value):
-                fill = _clamp_to_type(fill, emitter.dtype.numpy())
-            if isinstance(fill, bool):
-                # onnxruntime has no Where of booleans.
-                made = (
-                    emitter.op("Or", value, emitter.op("Not", mask))
-                    if fill
-                    else emitter.op("And", value, mask)
-                )
-            else:
-                filling = fill if isinstance(fill, ir.Value) else emitter.scalar(fill)
-                made = emitter.op("Where", mask, value, filling, since=9)
-            made.dtype = emitter.dtype
+            made = self._filled[key] = _emit_filled(emitter, mask, value, fill)
             # What a body captures is filled once, before the body's node.
             places = (node, self._visited, *self._entered)
             emitter.insert_before(next(each for each in places if each.graph is value.graph))
             self.record_origin(made, value)
-            self._filled[key] = made
         node.replace_input_with(index, self._filled[key])
+
+    def fill_elements(self, node: ir.Node, index: int, fill: float) -> None:
+        """Fill the padding of an input on all axes, for an operator that takes each element by itself."""
+        for axis in self.lengths_of(node.inputs[index]):
+            self.fill(node, index, axis, fill)
+        for axis, fold in self.folds_of(node.inputs[index]).items():
+            value, counts = required_input(node, index), [each.static_count for each in fold.factors]
+            if value.graph is not node.graph or counts.count(None) > 1:
+                fold.refuse_rows()
+            emitter = self.emitters.at(f"{value.name}_valid", self.dtype(value))
+            others = self.sizes(
+                emitter, value, (each for each in range(len(self.shape(value))) if each != axis)
+            )
+            outer, inner = others[:axis], others[axis:]
+            unfolded = [*outer, *(-1 if each is None else each for each in counts), *inner]
+            filled = emitter.reshape(value, unfolded)
+            axes = {
+                axis + place: each.size for place, each in enumerate(fold.factors) if each.size is not None
+            }
+            for place, size in axes.items():
+                if size.symbol != ROWS:
+                    mask = self.masks.mask(size, place, axes, len(unfolded))
+                    filled = _emit_filled(emitter, mask, filled, fill)
+            made = emitter.reshape(filled, [*outer, -1, *inner])
+            made.dtype = emitter.dtype
+            emitter.insert_before(node)
+            self.record_origin(made, value)
+            node.replace_input_with(index, made)
 
     def fill_positions(self, node: ir.Node, index: int) -> None:
         """Fill positions over time: any number may stand there, and the data has no such position."""
         value = node.inputs[index]
-        for size in self.folds_of(value).values():
-            if look_through(required_input(node, index), REARRANGING | {"Cast"}) not in self._filled.values():
-                size.refuse_rows()
         contents = self.contents(value) or []
         # Positions that count from the first step go on in the padding.
         if not self.is_fixed(value) or not all(
             np.array_equal(part, contents[0][tuple(map(slice, part.shape))]) for part in contents
         ):
-            for axis in self.lengths_of(value):
-                self.fill(node, index, axis, 0)
+            self.fill_elements(node, index, 0)
 
     def _visit(self, node: ir.Node) -> None:
         self._visited = node
@@ -268,6 +278,20 @@ class PadFlow(LengthContents):
 
     def _is_constant(self, size: Size) -> bool:
         return size.symbol != ROWS and len({*size.table[self.least[size.symbol] :]}) == 1
+
+
+def _emit_filled(emitter: Emitter, mask: ir.Value, value: ir.Value, fill: float | ir.Value) -> ir.Value:
+    """Emit a value in which a number, or a scalar value, stands where a mask is false."""
+    if not isinstance(fill, ir.Value):
+        fill = _clamp_to_type(fill, emitter.dtype.numpy())
+    if isinstance(fill, bool):
+        # onnxruntime has no Where of booleans.
+        made = emitter.op("Or", value, emitter.op("Not", mask)) if fill else emitter.op("And", value, mask)
+    else:
+        filling = fill if isinstance(fill, ir.Value) else emitter.scalar(fill)
+        made = emitter.op("Where", mask, value, filling, since=9)
+    made.dtype = emitter.dtype
+    return made
 
 
 def _clamp_to_type(fill: float, dtype: np.dtype[np.generic]) -> float | int | bool:

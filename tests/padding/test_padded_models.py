@@ -318,7 +318,7 @@ def test_time_behind_a_batch_is_refused() -> None:
         '<ir_version: 8, opset_import: ["" : 17]> main (float[2, T, 3] x) => (float[1, 3] z) '
         "{ s2 = Constant <value_ints = [-1, 3]> () r = Reshape (x, s2) z = ReduceMax <axes = [0]> (r) }"
     )
-    with pytest.raises(rnnlower.UnsupportedModelError, match="folds time after another axis"):
+    with pytest.raises(rnnlower.UnsupportedModelError, match="steps that are folded with another axis"):
         rnnlower.pad(source, max={"T": MAXIMUM})
 
 
