@@ -72,9 +72,6 @@ class _Layers:
     """Layers of folded rows.
 
     Attributes:
-        fold: The Reshape that folds the rows.
-        rank: The rank before.
-        nodes: The nodes that compute with them.
         ends: The Reshapes that unfold the results.
     """
 

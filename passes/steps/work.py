@@ -136,7 +136,6 @@ class Step(Generic[AnyWork, AnyOptions]):
     """An entry of a pipeline.
 
     Attributes:
-        run: The function of the step.
         reason: The reason for its position.
         when: What must be true of the options, or the step is left out.
     """

@@ -31,9 +31,7 @@ class Table:
     ``name: value``. Figures stay whole.
 
     Attributes:
-        columns: The names of the columns.
         optional: The columns that may be left out, in this order. They hold no figures.
-        rows: The cells of each row.
     """
 
     columns: Sequence[str]

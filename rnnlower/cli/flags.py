@@ -40,8 +40,6 @@ class Flag:
         form: Its names, and the placeholder of its value, if it takes one.
         help: Its description; if empty, the one in `HELP`.
         read: Converts its text to the value of the parameter.
-        minimum: The smallest value that it takes.
-        repeatable: Its values are a list.
     """
 
     form: str

@@ -19,14 +19,7 @@ _SECONDS = 1.0
 
 
 class Phases:
-    """The times of a command's activities, for -v and --json; steps of one activity are one phase.
-
-    Args:
-        wanted: Whether they are printed.
-
-    Attributes:
-        seconds: The time of each phase so far.
-    """
+    """The times of a command's activities, for -v and --json; steps of one activity are one phase."""
 
     def __init__(self, wanted: bool) -> None:
         self._wanted = wanted
@@ -60,7 +53,6 @@ def progress(
 
     Args:
         activity: The first activity.
-        quiet: Whether to show nothing.
         phases: Gets the times of the activities.
         estimated: Whether totals are estimates. Then the time left is shown, not the time so far, and an
             activity without a total is a line that stays, on a terminal or not.

@@ -31,7 +31,6 @@ class Model(SimpleNamespace):
 
     Attributes:
         path: A copy of the model, which may be changed.
-        folder: A folder for files.
         inputs: The graph inputs that are fed, in order, with their sizes: a number, or ``None`` if dynamic.
         outputs: The graph outputs in order, in the same form.
         dtypes: NumPy names of the types of the outputs.

@@ -105,7 +105,6 @@ class BeyondIr:
     """The parts taken out of a model.
 
     Attributes:
-        training_info: The training info of the model.
         graphs: The parts taken out of each graph, in the order in which the graphs are walked.
     """
 

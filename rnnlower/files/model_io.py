@@ -288,7 +288,6 @@ class Stage:
     """A written model that has not been moved to its destination yet.
 
     Attributes:
-        path: The file.
         size: Its size in bytes, including its own data file.
         shared: The data files of the source that it refers to.
         accepted: Whether to move it to its destination when the block ends.

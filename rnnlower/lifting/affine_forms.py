@@ -233,8 +233,6 @@ class Block:
     """Consecutive atoms: the elements of one tensor.
 
     Attributes:
-        start: The first atom.
-        size: The number of atoms.
         kind: ``variable``, ``function``, ``product`` or ``form``.
         form: For functions their arguments, for forms the sums that the atoms name, both as vectors.
         function: The activation, with the parameters that cannot be moved into weights.

@@ -29,7 +29,6 @@ class Series:
 
     Attributes:
         inner: The element in the step.
-        outer: The tensor.
         axis: The axis of time.
         reverse: Whether the last element comes first.
         keeps_axis: Whether an element keeps the axis of time, with size 1.

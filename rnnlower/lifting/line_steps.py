@@ -161,7 +161,6 @@ class ValueNumbering:
 
     Attributes:
         entries: How each value is computed from those with smaller numbers.
-        numbers: The number of each value.
     """
 
     def __init__(self, evaluator: StepEvaluator, contents: dict[ir.Value, object]) -> None:

@@ -23,8 +23,6 @@ class Term:
     """A product of tensors, summed over the indices that are on no axis of the result.
 
     Attributes:
-        coef: A number.
-        factors: The tensors.
         axes: The axes of the result.
     """
 

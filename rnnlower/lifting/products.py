@@ -34,7 +34,6 @@ class ProductReader:
     Values that do not depend on a state are factors themselves, unless they are products or views.
 
     Args:
-        body: The step.
         states: Values that are factors themselves.
         aliases: Values of the step that stand for values of the graph around it.
     """

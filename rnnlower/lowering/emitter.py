@@ -343,7 +343,6 @@ class Emitters:
         """Return an emitter with a compute type, whose values are named after a node.
 
         Args:
-            name: The name of the node.
             listener: Told the role of the values of a step.
             outer: The namespace of the node itself, as its exporter wrote it.
         """

@@ -29,7 +29,6 @@ class Plan:
         strategy: unroll, scan or loop.
         unroll_factor: Time steps per iteration of a Scan or Loop.
         reason: The reason for the strategy.
-        form: The form of a step.
         prices: The estimated cost of each candidate, in microseconds per run; empty if there was no choice.
         needs: The opset that each of its operators needs, if the model's is too low.
     """

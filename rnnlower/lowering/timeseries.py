@@ -24,8 +24,6 @@ class Axes:
     """The axes of a value.
 
     Attributes:
-        time: The number of steps.
-        batch: The number of rows.
         lead: The sizes of the axes before the rows of one step's value.
     """
 
@@ -46,7 +44,6 @@ class TimeSeries:
 
     Attributes:
         reverse: Whether the steps are taken from the end.
-        names: The names of the steps.
         name: The role of one step's value.
         known: The stacked content if it is constant.
     """

@@ -67,10 +67,7 @@ class Change:
     """A model that a command has changed, not yet written.
 
     Attributes:
-        model: The result.
-        report: What was done.
         facts: The source's facts, if a page of the report is wanted.
-        source_size: The source's size in bytes.
         stage: The result next to its destination.
         verification: The comparison of source and result, if it is wanted.
     """
@@ -94,11 +91,7 @@ class Rewriting:
 
     Attributes:
         name: The name of the command, and of the public function.
-        source: The path of the model.
-        output: The path of the result.
         options: The options of the public function.
-        comparison: The options of the comparison.
-        display: The options for the output.
         external_data: Whether tensors go into a separate file.
         provenance: Whether the metadata has the command and its options.
 
