@@ -63,18 +63,6 @@ def only(
     return Row(operators, low, high, why, down=refuse_unless(name, allowed, reason))
 
 
-def drop_if(name: str, neutral: Any, reason: str) -> Adapter:
-    """Return an adapter that drops the list `name` if all its entries are `neutral`, else refuses."""
-
-    def adapter(step: VersionStep) -> None:
-        values = step.take(name) or ()
-        if any(each != neutral for each in values):
-            step.refuse(f"{name}={list(values)}: {reason}")
-
-    adapter.__doc__ = f"only with `{name}` all {neutral}: {reason}"
-    return adapter
-
-
 def both(*adapters: Adapter) -> Adapter:
     """Return an adapter that applies one adapter after the other."""
 

@@ -266,12 +266,8 @@ def _largest_right(asker: Asker, words: str, make: Any, numbers: Sequence[int]) 
     return largest
 
 
-def takes_dynamic_sizes(asker: Asker) -> bool:
-    """Return whether sizes may be symbolic: one loaded model runs at two sizes."""
-    return asker.is_right("open sizes", _dynamic_question)
-
-
-def _dynamic_question() -> Question:
+def dynamic_question() -> Question:
+    """Ask whether sizes may be symbolic: one loaded model runs at two sizes."""
     model = parse_model("""
         question (float[time, batch, 4] X) => (float[time, batch, 4] Y)
         <float[4, 4] W = {1, 2, 3, 4, 4, 3, 2, 1, 0, 1, 0, 1, -1, 2, -2, 1}, float[4] b = {1, 2, 3, 4}>

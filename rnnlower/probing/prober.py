@@ -114,7 +114,7 @@ def _probe_tables(asker: Asker, groups: _Progress) -> dict[str, Any]:
     if not opsets:
         asker.finish()  # Another run could use none of these answers.
         raise UnverifiableError(f"{engine.label} does not run a product and a sum at opset 13")
-    dynamic = operator_probes.takes_dynamic_sizes(asker)
+    dynamic = asker.is_right("open sizes", operator_probes.dynamic_question)
     groups.begin("operators")
     ops = operator_probes.probe_operators(asker, opsets[1])
     groups.begin("types")

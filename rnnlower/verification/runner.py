@@ -201,13 +201,9 @@ class Runner:
 
     def second_opinion(self, feeds: dict[str, Array]) -> dict[str, Any] | None:
         """Return the reference's outputs computed by NumPy, in another precision than its engine's."""
-        return self._run_in_numpy(feeds, precise=self.engines["reference"] != NumpyEngine.name)
+        return self.run_in_numpy(feeds, precise=self.engines["reference"] != NumpyEngine.name)
 
-    def with_marks_of_unset(self, feeds: dict[str, Array]) -> dict[str, Any] | None:
-        """Return the reference's outputs, NaN where Y_c of an LSTM over no steps leads."""
-        return self._run_in_numpy(feeds, marks_unset=True)
-
-    def _run_in_numpy(self, feeds: dict[str, Array], **options: Any) -> dict[str, Any] | None:
+    def run_in_numpy(self, feeds: dict[str, Array], **options: Any) -> dict[str, Any] | None:
         """Return the reference's outputs computed by NumPy; ``None`` if it fails or the model is large."""
         if len(self.reference.proto.graph.node) > _LARGE_GRAPH:
             return None
@@ -313,7 +309,7 @@ class Runner:
             return np.asarray(values + np.asarray(size * error * signs, values.dtype))
 
         for size, seed in _ERRORS_OF_ACTIVATIONS:
-            outputs = self._run_in_numpy(feeds, inexact=partial(moved, size=size, seed=seed))
+            outputs = self.run_in_numpy(feeds, inexact=partial(moved, size=size, seed=seed))
             if outputs is None:
                 return
             yield outputs

@@ -8,11 +8,17 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.opset.adapters import Row, both, drop_if, expand_to_body, only, refuse_unless
+from rnnlower.opset.adapters import Row, both, expand_to_body, only, refuse_unless
 from rnnlower.opset.step import VersionStep
 
-NO_DILATIONS = drop_if("dilations", 1, "the older version has no dilation")
 NO_CEIL = refuse_unless("ceil_mode", (0,), "the older version rounds output sizes down")
+
+
+def no_dilations(step: VersionStep) -> None:
+    """only with `dilations` all 1: the older version has no dilation."""
+    values = step.take("dilations") or ()
+    if any(each != 1 for each in values):
+        step.refuse(f"dilations={list(values)}: the older version has no dilation")
 
 
 def whole_p(step: VersionStep) -> None:
@@ -259,9 +265,9 @@ ROWS = (
     Row("AveragePool", 19, 22, "windows that start in the pad are left out", down=windows_in_the_pad),
     Row("MaxPool", 12, 22, "windows that start in the pad are left out", down=windows_in_the_pad),
     Row("LpPool GlobalLpPool", 1, 2, "p became an integer", whole_p, float_p),
-    Row("LpPool", 11, 18, "ceil_mode and dilations are new", down=both(NO_CEIL, NO_DILATIONS)),
+    Row("LpPool", 11, 18, "ceil_mode and dilations are new", down=both(NO_CEIL, no_dilations)),
     Row("MaxPool", 1, 8, "storage_order and the indices are new", down=column_major_unused),
-    Row("MaxPool", 8, 10, "ceil_mode and dilations are new", down=both(NO_CEIL, NO_DILATIONS)),
+    Row("MaxPool", 8, 10, "ceil_mode and dilations are new", down=both(NO_CEIL, no_dilations)),
     only(
         "AveragePool",
         1,
@@ -272,7 +278,7 @@ ROWS = (
         "the older version leaves pads out of the average",
     ),
     Row("AveragePool", 7, 10, "ceil_mode is new", down=NO_CEIL),
-    Row("AveragePool", 11, 19, "dilations are new", down=NO_DILATIONS),
+    Row("AveragePool", 11, 19, "dilations are new", down=no_dilations),
     Row("MeanVarianceNormalization", 9, 13, "onnx's checker needs the axes written out", up=spell_out_axes),
     Row(
         "BatchNormalization",

@@ -219,7 +219,8 @@ class SecondLook:
 
     @cached_property
     def _marks_of_unset(self) -> Mapping[str, Any]:
-        return self._runner.with_marks_of_unset(self._feeds) or {}
+        """The outputs, NaN where Y_c of an LSTM over no steps leads."""
+        return self._runner.run_in_numpy(self._feeds, marks_unset=True) or {}
 
     @cached_property
     def _coarse(self) -> Mapping[str, Any]:
