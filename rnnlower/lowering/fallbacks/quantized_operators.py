@@ -42,14 +42,13 @@ def _dequantized_by_parts(
 ) -> ir.Value | None:
     kind, factor = e.type_of(scale), _broadcast_along(e, scale, x, axis)
     shift = None if zero is None else _broadcast_along(e, zero, x, axis)
-    if block_size or e.type_of(x) not in _SINCE or kind is None or factor is None:
+    if block_size or e.type_of(x) not in _SINCE:
+        return None
+    if kind is None or factor is None or (shift is None) != (zero is None):
         return None
     wide = _compute_type(kind)
     made = e.cast(x, wide)
-    if zero is not None:
-        if shift is None:
-            return None
-        made = e.op("Sub", made, e.cast(shift, wide))
+    made = made if shift is None else e.op("Sub", made, e.cast(shift, wide))
     made = e.op("Mul", made, _emit_as(e, factor, wide))
     return _emit_as(e, made, ir.DataType(output_dtype or kind))
 

@@ -49,8 +49,10 @@ def say_broadcast(step: VersionStep) -> None:
     a, b = step.required_input(0), step.required_input(1)
     if _same_shape(step, a, b):
         return
-    if not _fits_before_7(step, a, b):
-        if step.node.op_type not in COMMUTATIVE or not _fits_before_7(step, b, a):
+    part = _contiguous_part(step, a, b)
+    if part is None:
+        part = _contiguous_part(step, b, a) if step.node.op_type in COMMUTATIVE else None
+        if part is None:
             step.refuse(
                 f"the shapes of {a.name!r} and {b.name!r} are not known to be equal, or to broadcast as "
                 "the older version does"
@@ -58,12 +60,8 @@ def say_broadcast(step: VersionStep) -> None:
         a, b = b, a
         step.set_inputs(a, b)
     step.set("broadcast", 1)
-    sizes, whole = step.static_shape(b), step.shape(a)
-    assert sizes is not None
-    core = _without_outer_ones(sizes)
-    if core and core != sizes:
-        assert whole is not None
-        start = len(whole) - len(sizes) + sizes.index(core[0])
+    start, core = part
+    if core and core != step.static_shape(b):
         step.set_input(1, step.reshape(b, core))
         step.set("axis", start)
 
@@ -76,17 +74,16 @@ def _same_shape(step: VersionStep, a: ir.Value, b: ir.Value) -> bool:
     return known and first == second
 
 
-def _fits_before_7(step: VersionStep, a: ir.Value, b: ir.Value) -> bool:
+def _contiguous_part(step: VersionStep, a: ir.Value, b: ir.Value) -> tuple[int, tuple[int, ...]] | None:
+    """Return the axis of A's shape where B's shape without outer ones begins, and that; else ``None``."""
     whole, sizes = step.shape(a), step.static_shape(b)
     if sizes == ():
-        return True
+        return 0, ()
     if whole is None or sizes is None or len(sizes) > len(whole):
-        return False
+        return None
     core = _without_outer_ones(sizes)
-    if not core:
-        return True
-    start = len(whole) - len(sizes) + sizes.index(core[0])
-    return tuple(whole[start : start + len(core)]) == core
+    start = len(whole) - len(sizes) + (sizes.index(core[0]) if core else 0)
+    return (start, core) if tuple(whole[start : start + len(core)]) == core else None
 
 
 def _without_outer_ones(sizes: tuple[int, ...]) -> tuple[int, ...]:
