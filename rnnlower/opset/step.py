@@ -240,8 +240,7 @@ class VersionStep:
         if old.is_graph_output():
             self.replace(self.op("Identity", value))
             return
-        for user, position in list(old.uses()):
-            user.replace_input_with(position, value)
+        old.replace_all_uses_with(value)
         old.name = self.conversion.names.fresh(f"{name}_constant")
         if self.graph is root:
             value.name = name
