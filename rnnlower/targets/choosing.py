@@ -154,6 +154,8 @@ class Chooser:
         if node.dtype is None or not node.hidden_size:
             return []
         strategies, _ = _strategies(self.target, node)
+        if strategies == ["unroll"] and node.seq_length is None:
+            return []
         weights = Weights(self.private, node.dtype)
         task = sketching.Task(node, weights, check.located.opset, self.target, self.preferences)
         try:

@@ -224,3 +224,16 @@ def test_the_cheapest_strategy_is_chosen(op_type: str, hidden_size: int, steps: 
     assert plan.strategy == strategy
     assert plan.prices
     assert ("dynamic" in plan.reason) == (steps == "T")
+
+
+def test_steps_of_no_known_number_have_no_price_as_a_line() -> None:
+    """IREE's own GRU is compared with straight lines alone, which a size below 0 has none of."""
+    text = (
+        '<ir_version: 8, opset_import: ["" : 17]> main (float[1, 2, T] x) => (float[S, 1, 1, 3] y) '
+        "{ c = Conv (x, W5) t = Transpose <perm = [2, 0, 1]> (c) y = GRU <hidden_size = 3> (t, W, R) }"
+    )
+    model = onnx.parser.parse_model(text)
+    for name, shape in {"W5": (2, 2, 5), "W": (1, 9, 2), "R": (1, 9, 3)}.items():
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(shape, np.float32), name))
+    lowered = rnnlower.lower(model, target="iree", dims={"T": 3})
+    assert "GRU" in {node.op_type for node in lowered.graph.node}
