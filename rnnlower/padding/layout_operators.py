@@ -15,7 +15,7 @@ from rnnlower.graph.walk import operand, required_input
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.padding.reshapes import reshape
 from rnnlower.padding.sizes import ROWS, Axes, NoRuleError, OpenSizeError, Size
-from rnnlower.padding.validity import emit_max, emit_min
+from rnnlower.padding.validity import emit_max, emit_min, emit_numbers
 from rnnlower.padding.validity_walk import PadFlow, Rule
 
 
@@ -77,7 +77,7 @@ def _concat(flow: PadFlow, node: ir.Node) -> Axes:
 def _close_gaps(flow: PadFlow, node: ir.Node, axis: int, ends: list[tuple[int, Size]], valid: Size) -> None:
     """Gather the elements after each sequence from their positions in the padded one."""
     emitter, old = flow.emitter_for(node), node.outputs[0]
-    places = emitter.constant(np.arange(valid.full, dtype=np.int64))
+    places = emit_numbers(emitter, valid.full)
     for begin, size in ends:
         # Elements after the end of this sequence follow its padding.
         end = emitter.op("Add", flow.masks.count(size), emitter.integers(begin))

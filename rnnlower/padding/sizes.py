@@ -42,6 +42,17 @@ class OpenSizeError(NoRuleError):
 
 
 @dataclasses.dataclass(frozen=True)
+class Formula:
+    """The size ``outer * ((factor * length + offset) // divisor) + rest``; below 0 means 0."""
+
+    factor: int
+    offset: int
+    divisor: int
+    outer: int
+    rest: int
+
+
+@dataclasses.dataclass(frozen=True)
 class Size:
     """The number of valid elements of an axis, as a function of one length.
 
@@ -104,11 +115,12 @@ class Size:
 
     def first_valid_lengths(self) -> list[int]:
         """Return for each element of the axis the least length at which it is valid, at least 1."""
-        table = np.asarray(self.table)
-        return [max(int(np.argmax(table > place)), 1) for place in range(self.full)]
+        most = np.maximum.accumulate(self.table)
+        lengths = np.searchsorted(most, np.arange(self.full), side="right")
+        return [*map(int, np.maximum(lengths, 1))]
 
-    def expression(self, least: int = 1, multiple: int = 1) -> str:
-        """Return the size as an expression in the length; below 0 means 0.
+    def formula(self, least: int = 1, multiple: int = 1) -> Formula:
+        """Return the size as a formula in the length.
 
         Args:
             least, multiple: The lengths that it is for: multiples of a number, from the least one on.
@@ -122,11 +134,17 @@ class Size:
             rest = int(table[-1]) % outer
             if ((table - rest) % outer).any():
                 continue
-            inner = _quotient(self.symbol, lengths, (table - rest) // outer, multiple, exact=rest > 0)
+            inner = _find_quotient(lengths, (table - rest) // outer, multiple, exact=rest > 0)
             if inner is not None:
-                more = f" + {rest}" if rest else ""
-                return inner if outer == 1 else f"{outer} * ({inner}){more}"
+                return Formula(*inner, outer, rest)
         raise NoRuleError(f"has sizes that no expression gives: {[*self.table]}")
+
+    def expression(self, least: int = 1, multiple: int = 1) -> str:
+        """Return the size as an expression in the length, as `formula` does; below 0 means 0."""
+        formula = self.formula(least, multiple)
+        inner = _text(self.symbol, formula.factor, formula.offset, formula.divisor)
+        more = f" + {formula.rest}" if formula.rest else ""
+        return inner if formula.outer == 1 else f"{formula.outer} * ({inner}){more}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,8 +220,13 @@ REPEATED = Fold.of_factors()
 Axes: TypeAlias = "dict[int, Size]"
 
 
-def _quotient(symbol: str, lengths: Array, table: Array, multiple: int, *, exact: bool) -> str | None:
-    """Return a quotient that gives the sizes; unless it is exact, it may be below 0 where they are 0."""
+def _find_quotient(
+    lengths: Array, table: Array, multiple: int, *, exact: bool
+) -> tuple[int, int, int] | None:
+    """Return the factor, the offset and the divisor of a quotient that gives the sizes.
+
+    Unless it is exact, it may be below 0 where they are 0.
+    """
     slope = (table[-1] - table[0]) / max(lengths[-1] - lengths[0], 1)
     # The divisors that are most likely come first.
     for divisor in sorted(
@@ -215,7 +238,7 @@ def _quotient(symbol: str, lengths: Array, table: Array, multiple: int, *, exact
             least = int(rests[(table > 0) | exact].max(initial=rests[-1]))
             largest = int(rests.min()) + divisor - 1
             if least <= largest:
-                return _text(symbol, factor, min(max(least, 0), largest), divisor)
+                return factor, min(max(least, 0), largest), divisor
     return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -9,6 +10,10 @@ import onnx_ir as ir
 
 from rnnlower.lowering.emitter import Emitter, Emitters
 from rnnlower.padding.sizes import ROWS, Axes, Fold, NoRuleError, OpenSizeError, Size
+
+_LONGEST_CONSTANT = 1024
+"""The number of elements above which numbers that a formula gives are computed, as those of a waveform."""
+_FIRST_WITH_RANGE = 11
 
 
 def emit_min(emitter: Emitter, one: ir.Value, other: ir.Value) -> ir.Value:
@@ -19,6 +24,34 @@ def emit_min(emitter: Emitter, one: ir.Value, other: ir.Value) -> ir.Value:
 def emit_max(emitter: Emitter, one: ir.Value, other: ir.Value) -> ir.Value:
     """Emit the maximum of positions."""
     return emitter.op("Where", emitter.op("Less", one, other, since=9), other, one)
+
+
+def emit_numbers(emitter: Emitter, count: int) -> ir.Value:
+    """Emit the int64 numbers from 0 on, ``[count]``, without a long constant."""
+    if count <= _LONGEST_CONSTANT or emitter.opset < _FIRST_WITH_RANGE:
+        return emitter.constant(np.arange(count, dtype=np.int64))
+    first, end, step = (emitter.constant(np.array(each, np.int64)) for each in (0, count, 1))
+    return emitter.op("Range", first, end, step)
+
+
+def _emit_size(emitter: Emitter, size: Size, length: ir.Value) -> ir.Value:
+    """Emit a size from the length: of a table, or for long sequences by a formula that gives the same."""
+    formula = None
+    if len(size.table) > _LONGEST_CONSTANT:
+        with contextlib.suppress(NoRuleError):
+            formula = size.formula()
+    if formula is None:
+        return emitter.op("Gather", emitter.constant(np.array(size.table, np.int64)), length, axis=0)
+    number = length
+    for op_type, operand, neutral in (
+        ("Mul", formula.factor, 1),
+        ("Add", formula.offset, 0),
+        ("Div", formula.divisor, 1),
+        ("Mul", formula.outer, 1),
+        ("Add", formula.rest, 0),
+    ):
+        number = number if operand == neutral else emitter.op(op_type, number, emitter.integers(operand))
+    return emit_max(emitter, number, emitter.integers(0))
 
 
 class MaskEmitter:
@@ -74,14 +107,14 @@ class MaskEmitter:
         return self._shared[key]
 
     def _mask(self, emitter: Emitter, size: Size, offset_from_end: int | None) -> ir.Value:
-        if self.by_mask and offset_from_end is None:
+        if self.by_mask and offset_from_end is None and (size.is_length or size.full <= _LONGEST_CONSTANT):
             size.refuse_rows()
             places = np.array(size.first_valid_lengths(), np.int64) - 1
             steps = self.given[size.symbol]
             if not size.is_length:
                 steps = emitter.op("Gather", steps, emitter.constant(places), axis=1)
             return emitter.op("Greater", steps, emitter.constant(np.array(0.5, np.float32)), since=9)
-        numbers, count = emitter.constant(np.arange(size.full, dtype=np.int64)[None]), self.count(size)
+        numbers, count = emit_numbers(emitter, size.full), self.count(size)
         if self._rows is not None:
             count = emitter.reshape(count, [-1, 1])
         if offset_from_end is None:
@@ -114,8 +147,7 @@ class MaskEmitter:
                     made = emitter.with_axes("ReduceSum", made, [1], keepdims=0)
                     made = emitter.cast(made, ir.DataType.INT64)
                 if not size.is_length:
-                    table = emitter.constant(np.array(size.table, np.int64))
-                    made = emitter.op("Gather", table, made, axis=0)
+                    made = _emit_size(emitter, size, made)
             self._shared[key] = made
             emitter.insert_before(self._start)
         return self._shared[key]

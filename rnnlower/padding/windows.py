@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.walk import operand, required_input
 from rnnlower.padding.sizes import Axes, NoRuleError, Size
-from rnnlower.padding.validity import emit_max, emit_min
+from rnnlower.padding.validity import emit_max, emit_min, emit_numbers
 from rnnlower.padding.validity_walk import PadFlow, Rule
 from rnnlower.timeflow.convolutions import make_window
 
@@ -350,7 +350,7 @@ def _stretch(flow: PadFlow, node: ir.Node, axis: int, size: Size, wanted: Size, 
 
 def _repeat_last_step(flow: PadFlow, node: ir.Node, axis: int, size: Size) -> None:
     emitter, source = flow.emitter_for(node), required_input(node)
-    places = emitter.constant(np.arange(size.full, dtype=np.int64))
+    places = emit_numbers(emitter, size.full)
     last = emitter.op("Sub", flow.masks.count(size), emitter.integers(1))
     places = emit_min(emitter, places, last)
     extended = emitter.op("Gather", source, places, axis=axis)
