@@ -95,7 +95,7 @@ def _place(flow: PadFlow, out: ir.Value, part: _Part, shapes: _Shapes) -> int | 
     """Return the axis that begins where a part does, and whose elements are those of the part, or of each."""
     places, of_other = _beginning(part, shapes), shapes[-1]
     open_axes = {axis for axis, sizes in enumerate(zip(*shapes[:-1], strict=True)) if len({*sizes}) > 1}
-    if flow.rows is not None and part.size.has_rows():
+    if flow.rows is not None and part.size.has_rows:
         # Each row of elements goes on: an axis of size 1 is none of rows.
         found = [p for p in places if p not in open_axes and not shapes[0][p] % flow.rows.full][-1:]
         found = [p for p in found if shapes[0][p] * part.counts[-1] == of_other[p] * part.counts[0]]

@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeAlias
+from typing import NoReturn, TypeAlias
 
 import numpy as np
 
@@ -16,6 +16,9 @@ _MAX_DIVISOR = 4096
 """The largest divisor of a length in an expression."""
 DIVISORS = (*range(1, 65), *(2**n for n in range(7, 13)))
 """Numbers by which networks divide a length."""
+
+_SHOWN = 16
+"""The number of sizes that a message shows."""
 
 ROWS = ""
 """Stands for a symbol in the size of an axis of rows, which nothing may combine.
@@ -104,8 +107,9 @@ class Size:
         """Return whether the size is this one at each of the lengths."""
         return all(self.at(each) == size for each, size in zip(lengths, sizes, strict=True))
 
+    @property
     def has_rows(self) -> bool:
-        """Return whether the axis holds rows, each of which has a length of its own."""
+        """True if the axis holds rows, each of which has a length of its own."""
         return self.symbol == ROWS
 
     def refuse_rows(self) -> None:
@@ -137,7 +141,8 @@ class Size:
             inner = _find_quotient(lengths, (table - rest) // outer, multiple, exact=rest > 0)
             if inner is not None:
                 return Formula(*inner, outer, rest)
-        raise NoRuleError(f"has sizes that no expression gives: {[*self.table]}")
+        first = ", ".join(map(str, self.table[:_SHOWN])) + ("" if len(self.table) <= _SHOWN else ", ...")
+        raise NoRuleError(f"has sizes that no expression gives: {first}")
 
     def expression(self, least: int = 1, multiple: int = 1) -> str:
         """Return the size as an expression in the length, as `formula` does; below 0 means 0."""
@@ -196,18 +201,18 @@ class Fold(Size):
         """Return whether the size is this one at each of the lengths."""
         return self == REPEATED or super().fits(lengths, sizes)
 
+    @property
     def has_rows(self) -> bool:
-        """Return whether a factor holds rows, each of which has a length of its own."""
-        return any(each.size is not None and each.size.has_rows() for each in self.factors)
+        """True if a factor holds rows, each of which has a length of its own."""
+        return any(each.size is not None and each.size.has_rows for each in self.factors)
 
-    def refuse_rows(self) -> None:
+    def refuse_rows(self) -> NoReturn:
         """Refuse to treat the axis like time."""
         raise OpenSizeError("combines steps that are folded with another axis")
 
     def with_table(self, table: Iterable[int]) -> Size:
         """Refuse to count elements of the axis."""
         self.refuse_rows()
-        raise AssertionError
 
     def affine(self, factor: int = 1, offset: int = 0, divisor: int = 1) -> Size:
         """Return the size of the same axis; refuse to add elements, and to leave out any."""

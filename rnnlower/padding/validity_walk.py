@@ -217,7 +217,7 @@ class PadFlow(LengthContents):
                 self.record_origin(number, value)
         read = [*map(is_read, node.outputs)]
         self._check_folds(node)
-        has_rows = any(size.has_rows() for each in node.inputs for size in self.axes_of(each).values())
+        has_rows = any(size.has_rows for each in node.inputs for size in self.axes_of(each).values())
         found = rule(self, node)
         results = found if isinstance(found, list) else [found]
         for index, out in enumerate(node.outputs):
@@ -225,7 +225,7 @@ class PadFlow(LengthContents):
                 raise NoRuleError(f"gives {out.name!r}, for which {node.op_type} has no rule")
             if read[index]:
                 self._check(out, results[index])
-                if has_rows and sum(size.has_rows() for size in results[index].values()) != 1:
+                if has_rows and sum(size.has_rows for size in results[index].values()) != 1:
                     raise NoRuleError(MIXED_ROWS)
 
     def _check_folds(self, node: ir.Node) -> None:
