@@ -17,7 +17,6 @@ NOT_PER_ROW = {
     "DynamicQuantizeLSTM": "quantizes rows by one range",
     "DynamicQuantizeMatMul": "combines rows",
     "Flatten": "folds time",
-    "GatherElements": "differ from row to row",
     "GatherElements from the end": "differ from row to row",
     "ReverseSequence": "differs from row to row",
     "Upsample": "stretches rows",
