@@ -68,6 +68,10 @@ LOWER: Sequence[Step[LoweringWork, LoweringOptions]] = (
         when=lambda o: o.assume_linear_before_reset,
     ),
     *shared.FIX_INPUTS,
+    Step(
+        shared.warn_of_suspicions,
+        "Fixed sizes make some warnings unnecessary, and what lifting writes is no exporter's fault.",
+    ),
     Step(lifting_steps.lift, "Lifted nodes can be selected.", when=lambda o: o.lift),
     Step(
         lifting_steps.lift_lines,
@@ -84,10 +88,6 @@ LOWER: Sequence[Step[LoweringWork, LoweringOptions]] = (
     ),
     Step(preparing.pad, "The added nodes are lowered, too.", when=lambda o: o.max),
     Step(preparing.select_nodes, "Nodes only have the names that `inspect` shows before anything is moved."),
-    Step(
-        shared.warn_of_suspicions,
-        "Names are still those that the user knows, and fixed sizes make some warnings unnecessary.",
-    ),
     Step(
         preparing.prepare_model_format,
         "Refuse models the target cannot load, before any work.",

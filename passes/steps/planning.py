@@ -152,7 +152,9 @@ def plan_nodes(work: LoweringWork) -> None:
         weights = Weights(chooser.private, dtype_of(node, located))
         native = work.choices[located.node].prices if located.node in work.choices else {}
         with located_errors(located):
-            work.plans[located.node] = chooser.plan(node, weights, opset, strategy, native)
+            work.plans[located.node] = chooser.plan(
+                node, weights, opset, strategy, native, is_nested=located.is_nested
+            )
         nodes.append(node)
     if options.runtime is not None:
         work.notes += cautions(options.runtime, nodes)

@@ -25,7 +25,7 @@ from rnnlower.passes.steps.work import LoweringWork, Work, is_selected, select
 from rnnlower.passes.unroll_control_flow import UnrollControlFlowPass
 from rnnlower.recurrent.finding import find_recurrent, is_recurrent, is_stateful, matches_pattern
 from rnnlower.recurrent.operators import QUANTIZED_LSTM
-from rnnlower.targets.fit import refuses, require_static_inputs
+from rnnlower.targets.fit import has_excluded_loops, refuses, require_static_inputs
 
 
 def determine_opset(work: LoweringWork) -> None:
@@ -147,8 +147,10 @@ def _has_unsupported_body(work: LoweringWork, node: ir.Node) -> bool:
     """Return whether a Loop or Scan does not run as it is.
 
     Its body may have ops that the target lacks, such as those of sequences: in a straight line sequences
-    become tensors, and constants can be folded.
+    become tensors, and constants can be folded. Or its body has Loops, which the target does not take there.
     """
+    if work.options.runtime is not None and has_excluded_loops(work.target, node):
+        return True
     inner = [each for graph in subgraphs_of(node) for each, _ in walk(graph)]
     return any(not is_stateful(each) and work.lacks(each) and not has_fallback(each) for each in inner)
 

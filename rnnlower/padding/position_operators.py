@@ -8,7 +8,7 @@ import onnx_ir as ir
 from rnnlower.graph.evaluation import Array
 from rnnlower.graph.walk import required_input
 from rnnlower.lowering.emitter import Emitter
-from rnnlower.padding.sizes import Axes, NoRuleError, Size
+from rnnlower.padding.sizes import ROWS, Axes, NoRuleError, Size
 from rnnlower.padding.validity_walk import PadFlow, Rule
 
 
@@ -32,14 +32,28 @@ def _gather_elements(flow: PadFlow, node: ir.Node) -> Axes:
     flow.fill_positions(node, 1)
     for axis, size in axes.items():
         if axis == along and flow.rows is not None:
-            raise NoRuleError("reads steps at positions that differ from row to row")
-        if axis == along:
+            _gather_elements_of_rows(flow, node, size)
+        elif axis == along:
             _gather_steps(flow, node, along, axes)
         elif own.get(axis, size) != size:
             raise NoRuleError("combines values of different lengths")
         elif axis not in own:
             flow.require(size, flow.shape(indices)[axis])
     return own
+
+
+def _gather_elements_of_rows(flow: PadFlow, node: ir.Node, size: Size) -> None:
+    """Make positions that count from the end count from the last valid step of their row."""
+    data, value = required_input(node), required_input(node, 1)
+    rows = flow.row_axes_of(value)
+    if size.symbol == ROWS or not rows or rows != flow.row_axes_of(data):
+        raise NoRuleError("reads steps at positions that differ from row to row")
+    for contents in flow.numbers(value) or []:
+        _require_steps(flow, size, contents)
+    emitter = flow.emitter_for(node)
+    count = flow.masks.count(size, flow.dtype(value))
+    count = flow.masks.per_row(emitter, count, flow.axes_of(value), len(flow.shape(value)))
+    _add_to_negative(flow, node, count, emitter)
 
 
 def _gather_nd(flow: PadFlow, node: ir.Node) -> Axes:

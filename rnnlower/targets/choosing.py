@@ -114,6 +114,8 @@ class Chooser:
         opset: int,
         strategy: str | None = None,
         native: Mapping[str, float] | None = None,
+        *,
+        is_nested: bool = False,
     ) -> Plan:
         """Return the plan for a node that is lowered: the cheapest candidate.
 
@@ -121,11 +123,14 @@ class Chooser:
             opset: The opset to write in, if it has all operators.
             strategy: The strategy, if it is asked for.
             native: The prices of the target's own operator, which costs more.
+            is_nested: Whether the node is in a body.
 
         Raises:
             MissingOperatorError: There is no candidate.
         """
-        strategies, reason = ([strategy], "asked for") if strategy else _strategies(self.target, node)
+        strategies, reason = (
+            ([strategy], "asked for") if strategy else _strategies(self.target, node, is_nested)
+        )
         task = sketching.Task(node, weights, opset, self.target, self.preferences)
         compared = bool(native) or not strategy
         found = sketching.find_candidates(task, strategies, self.sketches, compared=compared)
@@ -153,7 +158,7 @@ class Chooser:
         node = check.node
         if node.dtype is None or not node.hidden_size:
             return []
-        strategies, _ = _strategies(self.target, node)
+        strategies, _ = _strategies(self.target, node, check.located.is_nested)
         if strategies == ["unroll"] and node.seq_length is None:
             return []
         weights = Weights(self.private, node.dtype)
@@ -179,9 +184,11 @@ def _price_reason(prices: Mapping[str, float]) -> str:
     return f"the cheapest of {', '.join(f'{name} {price:g} us' for name, price in prices.items())}"
 
 
-def _strategies(target: Target, node: ResolvedNode) -> tuple[list[str], str]:
+def _strategies(target: Target, node: ResolvedNode, is_nested: bool) -> tuple[list[str], str]:
     """Return the strategies to choose from by price; or the one that a rule chooses, with its reason."""
     steps, loops = node.seq_length, target.control_flow.ops
+    if is_nested and steps is not None and target.control_flow.flat:
+        return ["unroll"], f"{target.name} takes no loops in bodies"
     if target.costs is None or steps is None:
         return _strategy_by_rule(target, node)
     found = [strategy for strategy, op_type in (("scan", "Scan"), ("loop", "Loop")) if op_type in loops]

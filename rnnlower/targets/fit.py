@@ -13,7 +13,16 @@ from rnnlower.graph.dynamic_sizes import has_dynamic_size, options_for_sizes, or
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import constant_of
 from rnnlower.graph.versions import version_at
-from rnnlower.graph.walk import LocatedNode, default_opset, display_name, operand, qualified_op_type, walk_all
+from rnnlower.graph.walk import (
+    LocatedNode,
+    default_opset,
+    display_name,
+    operand,
+    qualified_op_type,
+    subgraphs_of,
+    walk,
+    walk_all,
+)
 from rnnlower.lowering.replacing import EMITTED
 from rnnlower.recurrent.finding import find_recurrent, is_stateful
 from rnnlower.recurrent.node import ResolvedNode, Semantics, check_semantics
@@ -23,6 +32,8 @@ from rnnlower.targets.misfits import Misfit, alternatives, remedy_for
 from rnnlower.targets.native import Reason, as_stored, find_native_misfits, find_repeating_op
 from rnnlower.targets.target import Target
 from rnnlower.targets.vocabulary import CONTROL_FLOW
+
+_LOOPS = ("Loop", "Scan")
 
 
 def find_misfits(
@@ -101,6 +112,13 @@ def refuses(target: Target, node: ir.Node, facts: Facts) -> bool:
     return not has_operator(target, node) or any(violations)
 
 
+def has_excluded_loops(target: Target, node: ir.Node) -> bool:
+    """Return whether a Loop or Scan has others in its body, which the target does not take there."""
+    if not target.control_flow.flat or node.op_type not in _LOOPS or node.domain:
+        return False
+    return any(each.op_type in _LOOPS for graph in subgraphs_of(node) for each, _ in walk(graph))
+
+
 def _opset_misfits(model: ir.Model, target: Target) -> list[Misfit]:
     first, last = target.opset.range
     opset = default_opset(model)
@@ -136,6 +154,8 @@ def _node_reasons(node: ir.Node, target: Target, facts: Facts, is_call: bool) ->
     if node.op_type in CONTROL_FLOW and node.op_type not in target.control_flow.ops:
         yield f"{target.name} has no {node.op_type}", target.control_flow
         return
+    if has_excluded_loops(target, node):
+        yield f"{target.name} takes no Loop or Scan in its body", target.control_flow
     if node.op_type not in target.op_types:
         yield f"{target.name} has no {node.op_type}", target.ops
         return

@@ -79,6 +79,7 @@ class ControlFlow(Claim, frozen=True):
     empty_scan: Annotated[
         bool, _key("whether a Scan over no steps runs, so that it needs no If around it")
     ] = False
+    flat: Annotated[bool, _key("whether no Loop or Scan may be in the body of another")] = False
     keeps_gathered_axis: Annotated[
         bool, _key("whether a Loop's number has axes, its condition is lost, and its states are overwritten")
     ] = False

@@ -475,3 +475,17 @@ def test_attention_whose_mask_is_as_long_as_the_keys_stays(mask: str, keys: str,
     )
     nodes = rnnlower.convert(model, opset=23).graph.node
     assert ([node.op_type for node in nodes] == ["Attention"]) == stays
+
+
+def test_branches_declare_the_shapes_that_they_have() -> None:
+    """Runtimes compare the declared ones below opset 11, and PyTorch writes wrong ones."""
+    source = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+        main (bool c, float[2] x) => (float[N] y) {
+            y = If (c) <
+                then_branch = first () => (float[3] a) { a = Neg (x) },
+                else_branch = second () => (float[2] b) { b = Exp (x) }
+            >
+        }""")
+    (node,) = rnnlower.convert(source, opset=9).graph.node
+    results = [branch.g.output[0].type.tensor_type.shape.dim for branch in node.attribute]
+    assert [[dim.dim_value for dim in shape] for shape in results] == [[2], [2]]

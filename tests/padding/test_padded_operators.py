@@ -18,7 +18,6 @@ NOT_PER_ROW = {
     "DynamicQuantizeLSTM of steps": "quantizes rows by one range",
     "DynamicQuantizeMatMul": "combines rows",
     "Flatten": "steps that are folded",
-    "GatherElements": "differ from row to row",
     "GatherElements from the end": "differ from row to row",
     "ReverseSequence": "differs from row to row",
     "Upsample": "stretches rows",

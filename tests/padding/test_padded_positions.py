@@ -92,3 +92,23 @@ def test_padded_positions_and_lengths_may_be_any_number(text: str) -> None:
         (expected,) = whole.run(None, feeds)
         (actual,) = padded.run(None, {**more, "length": np.array([length])})
         np.testing.assert_allclose(actual[:, :, :length], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("mask", [False, True])
+def test_positions_of_a_row_count_from_its_own_end(mask: bool) -> None:
+    source = model(
+        "(float[B, T, 4] x, int64[B, U, 4] i) => (float[B, U, 4] z) { z = GatherElements <axis = 1> (x, i) }"
+    )
+    padded, whole = (
+        session(each) for each in (rnnlower.pad(source, max={"T": MAXIMUM}, mask=mask, per_row=True), source)
+    )
+    x = np.random.default_rng(0).normal(size=(3, MAXIMUM, 4)).astype(np.float32)
+    lengths = np.array([MAXIMUM, 1, 5])
+    positions = np.array([[-1, 0], [-1, 0], [-5, 3]])[:, :, None].repeat(4, axis=2)
+    given = (
+        {"mask": (np.arange(MAXIMUM) < lengths[:, None]).astype(np.float32)} if mask else {"length": lengths}
+    )
+    (actual,) = padded.run(None, {"x": x, "i": positions, **given})
+    for row, length in enumerate(lengths):
+        one = {"x": x[row : row + 1, :length], "i": positions[row : row + 1]}
+        assert (actual[row] == whole.run(None, one)[0][0]).all()

@@ -138,6 +138,12 @@ CASES: dict[str, list[str]] = {
         "17; float[2, 3, 5] x, float[3] s, float[3] b; InstanceNormalization <epsilon = 0.1> (x, s, b)",
         "6; float[1, 4, 7] x, float[4] s, float[4] b; InstanceNormalization (x, s, b)",
     ],
+    "LpNormalization": [
+        "11; float[2, 3, 4] x; LpNormalization (x)",
+        "17; float[2, 3, 4] x; LpNormalization <axis = 1, p = 1> (x)",
+        "22; float[2, 3] x; LpNormalization <axis = 0> (x)",
+        "22; float[2, 3] x; LpNormalization ({float[2, 2]: 0, 0, 3, 4})",
+    ],
     "LpPool": ["18; float[1, 2, 7] x; LpPool <kernel_shape = [3], p = 3, pads = [1, 0]> (x)"],
     "MatMul": [
         "13; float[2, 5, 4] a, float[4] b; MatMul (a, b)",

@@ -119,6 +119,13 @@ def test_a_bidirectional_layer_of_keras_without_activations(path):
     assert warnings(path) == []
 
 
+def test_a_lifted_node_is_not_the_exporters():
+    looped = rnnlower_package.loop(model("LSTM", "tf2onnx", direction="bidirectional"))
+    _, report = rnnlower_package.unroll.with_report(looped)
+    assert [node.direction for node in report.nodes] == ["bidirectional"]
+    assert report.warnings == []
+
+
 def test_an_initial_state_with_the_batch_of_an_example(path):
     onnx.save(model("LSTM", state=np.zeros((1, 8, 2), np.float32)), path)
     (warning,) = warnings(path)

@@ -158,3 +158,35 @@ def test_a_cell_of_any_length_runs_where_lengths_are_fixed(name: str, target: st
     assert rnnlower.verify(source, lowered)
     engine = RUNTIMES[target].engine
     assert engine.missing or rnnlower.verify(source, lowered, on=target)
+
+
+def nested_model(inner: str) -> onnx.ModelProto:
+    """Build a Scan over three layers, each of which runs over 40 steps."""
+    return onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17]>
+        main (float[40, 1, 2] x, float[3, 2] layers) => (float[40, 1, 2] y)
+        <float[1, 2] start = {{0, 0}}, int64[1] second = {{1}}, float[1, 2, 2] W = {{0.5, 0.2, -0.3, 0.1}},
+         float[1, 2, 2] R = {{0.4, -0.2, 0.3, 0.6}}>
+        {{
+            y = Scan <num_scan_inputs = 1, body = outer (float[40, 1, 2] s, float[2] layer)
+                => (float[40, 1, 2] after) {{ {inner} }}>(x, layers)
+        }}""")
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        """last, after = Scan <num_scan_inputs = 1, body = step (float[1, 2] h, float[1, 2] u)
+            => (float[1, 2] new, float[1, 2] shown) {
+            part = Mul (h, layer) new = Add (part, u) shown = Identity (new) }> (start, s)""",
+        "m = Mul (s, layer) h = RNN <hidden_size = 2> (m, W, R) after = Squeeze (h, second)",
+    ],
+)
+def test_a_target_gets_no_loop_in_the_body_of_another_that_takes_none(inner: str) -> None:
+    source = nested_model(inner)
+    lowered = rnnlower.lower(source, target="tract")
+    for node in all_nodes(lowered):
+        bodies = [each.g.node for each in node.attribute if each.HasField("g")]
+        assert not bodies or "Scan" not in {each.op_type for each in bodies[0]}
+    assert rnnlower.verify(source, lowered)
+    reasons = [misfit.reason for misfit in rnnlower.check(source, target="tract")]
+    assert any("no Loop or Scan in its body" in reason for reason in reasons) == ("Scan <" in inner)

@@ -116,6 +116,34 @@ def test_the_tanh_of_the_kernel_of_rnn_is_inexact_near_zero(error: float) -> Non
     assert bool(verify(rnnlower.unroll(rnn(0.0)), rnn(error))) == (error == 0)
 
 
+@pytest.mark.parametrize("error", [0.0, 1e-3])
+def test_a_tanh_by_sigmoids_is_inexact_near_zero(error: float) -> None:
+    """What this leads to grows with the steps."""
+
+    def line(error: float, by_sigmoid: bool) -> onnx.ModelProto:
+        random = np.random.default_rng(0)
+        recurrence = (1.5 / np.sqrt(24) * random.standard_normal((24, 24))).astype(np.float32)
+        recurrence[3, 4] += error
+        nodes, h = [], "X"
+        for step in range(12):
+            nodes.append(helper.make_node("MatMul", [h, "R"], [f"a{step}"]))
+            h = "Y" if step == 11 else f"h{step}"
+            if by_sigmoid:
+                nodes += [
+                    helper.make_node("Mul", [f"a{step}", "two"], [f"b{step}"]),
+                    helper.make_node("Sigmoid", [f"b{step}"], [f"s{step}"]),
+                    helper.make_node("Mul", [f"s{step}", "two"], [f"d{step}"]),
+                    helper.make_node("Sub", [f"d{step}", "one"], [h]),
+                ]
+            else:
+                nodes.append(helper.make_node("Tanh", [f"a{step}"], [h]))
+        X, Y = info("X", onnx.TensorProto.FLOAT, [2, 24]), info("Y", onnx.TensorProto.FLOAT, None)
+        constants = {"R": recurrence, "two": np.float32(2), "one": np.float32(1)}
+        return model_of(nodes, [X], [Y], {name: np.asarray(each) for name, each in constants.items()})
+
+    assert bool(verify(line(0.0, False), line(error, True))) == (error == 0)
+
+
 def test_what_an_error_leads_to() -> None:
     """Of a Sigmoid alone and of one in a node."""
     model = recurrent_model("RNN", activations=["Sigmoid"], outputs=["Y"])

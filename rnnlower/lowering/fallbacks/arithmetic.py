@@ -90,6 +90,16 @@ def _leaky_relu(e: Emitter, x: ir.Value, *, alpha: float) -> ir.Value:
     return e.op("Add", e.op("Relu", x), e.op("Mul", negative, e.scalar(alpha)))
 
 
+def _lp_normalization(e: Emitter, x: ir.Value, *, axis: int = -1, p: int = 2) -> ir.Value | None:
+    """Zeros, whose norm is 0, stay zeros."""
+    if e.opset < 11:
+        # Equal does not take floats yet.
+        return None
+    norm = e.with_axes(f"ReduceL{p}", x, [axis], since=18, keepdims=1)
+    is_zero = e.op("Equal", norm, e.scalar(0.0))
+    return e.op("Div", x, e.op("Where", is_zero, e.scalar(1.0), norm))
+
+
 def _neg(e: Emitter, x: ir.Value) -> ir.Value | None:
     return e.op("Mul", x, e.scalar(-1.0)) if e.dtype.is_signed() else None
 
@@ -169,6 +179,7 @@ ARITHMETIC: Mapping[str, Sequence[Fallback]] = {
     "Identity": [_identity],
     "LeakyRelu": [_leaky_relu],
     "Less": [lambda e, a, b: e.op("Greater", b, a, since=9)],
+    "LpNormalization": [_lp_normalization],
     "MatMul": [_matmul],
     "Neg": [_neg],
     "PRelu": [_prelu],
