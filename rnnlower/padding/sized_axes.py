@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from rnnlower.errors import InvalidModelError
 from rnnlower.graph.facts import Facts, trip_count
+from rnnlower.graph.size_tables import size_table
 from rnnlower.padding.examples import LENGTH, Examples
 from rnnlower.padding.sizes import (
     OPEN_PRODUCT,
@@ -202,12 +203,11 @@ class SizedAxes(Examples):
     def _computed(self, formula: int | ir.SymbolicDim | None) -> Iterator[Size]:
         """Yield the numbers by a formula in a single length, if that is known; they may be below 0."""
         for number, whole in enumerate(self._whole):
-            name = LENGTH % number
-            if isinstance(formula, ir.SymbolicDim) and formula.free_symbols() == {name}:
-                values = {length: formula.evaluate({name: length}) for length in {*whole.table}}
-                numbers = {length: each for length, each in values.items() if isinstance(each, int)}
-                if len(numbers) == len(values):
-                    yield whole.with_table(numbers[length] for length in whole.table)
+            table = None
+            if isinstance(formula, ir.SymbolicDim):
+                table = size_table(formula, LENGTH % number, whole.full)
+            if table is not None:
+                yield whole.with_table(table[length] for length in whole.table)
 
     def _formula(self, value: ir.Value, place: int) -> int | ir.SymbolicDim | None:
         formulas = self._open.sizes(self.origin(value))
