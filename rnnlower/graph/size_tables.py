@@ -79,8 +79,6 @@ def _call(name: str, operands: list[_Fractions]) -> _Fractions:
     match name, operands:
         case "floor", [value]:
             return _Fractions(value.floor(), 1)
-        case "ceiling", [value]:
-            return _Fractions(-(-value.numerators // value.denominator), 1)
         case "Mod", [value, divisor] if value.denominator == divisor.denominator == 1:
             return _Fractions(value.numerators % divisor.numerators, 1)
         case (("Max" | "Min"), [first, *others]):
