@@ -41,7 +41,7 @@ def _tile(flow: PadFlow, node: ir.Node) -> Axes:
     if any(repeats[0][axis] != 1 for axis in axes):
         raise NoRuleError("repeats the sequence")
     # A single element may be repeated as often as there are steps.
-    return flow.varying_axes(node.outputs[0]) | axes
+    return flow.varying_axes(node.outputs[0], known=axes)
 
 
 def _concat(flow: PadFlow, node: ir.Node) -> Axes:

@@ -185,6 +185,9 @@ def _rotary(flow: PadFlow, node: ir.Node) -> Axes:
         raise NoRuleError("has features over time")
     positions = 1 if node.domain else 3
     if operand(node, positions) is not None:
+        if flow.shape(node.inputs[positions]) == (1,):
+            # The position of the first step; the others follow it.
+            flow.refuse_folds(node.inputs[0], len(flow.shape(node.inputs[0])) - 2)
         flow.fill_positions(node, positions)
     return axes
 

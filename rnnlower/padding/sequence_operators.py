@@ -34,6 +34,9 @@ def _attention(flow: PadFlow, node: ir.Node) -> list[Axes]:
     _refuse_others(node, _MASK + 1)
     if {rank - 1} & {*axes, *of_keys}:
         raise NoRuleError("has features over time")
+    if time != 1 and axes.get(1) != of_keys.get(1):
+        # Which heads of keys belong to one of queries follows from both numbers.
+        raise NoRuleError("combines values of different lengths")
     if time in of_keys:
         _fill_keys(flow, node, (1, 2), time)
         emitter, size = flow.emitter_for(node), of_keys[time]

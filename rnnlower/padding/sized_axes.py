@@ -249,16 +249,17 @@ class SizedAxes(Examples):
 
         return self._fits_short(size, element_at)
 
-    def varying_axes(self, value: ir.Value, *, is_repeated: bool = False) -> Axes:
+    def varying_axes(self, value: ir.Value, *, is_repeated: bool = False, known: Axes | None = None) -> Axes:
         """Return the axes of a value that differ in size at the example lengths, by known sizes.
 
         Args:
             is_repeated: Whether the elements along these axes are equal, so that they may be in any order.
+            known: The axes whose sizes are known.
         """
-        axes: Axes = {}
+        axes = dict(known or {})
         formulas = self._open.dims(self.origin(value)) or ()
         for axis, sizes in enumerate(zip(*self.shapes(value), strict=True)):
-            if not self.varies(value, axis):
+            if axis in axes or not self.varies(value, axis):
                 continue
             if not self.is_dynamic(value, axis):
                 formula = formulas[axis] if formulas else None
