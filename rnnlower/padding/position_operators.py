@@ -31,7 +31,7 @@ def _gather_elements(flow: PadFlow, node: ir.Node) -> Axes:
     along = node.attributes.get_int("axis", 0) % len(flow.shape(data))
     flow.fill_positions(node, 1)
     # What is not over time has its elements in their order.
-    flow.refuse_folds(indices, *(axis for axis in own if axis != along and axis not in axes))
+    flow.refuse_rows(indices, *(axis for axis in own if axis != along and axis not in axes))
     for axis, size in axes.items():
         if axis == along and flow.rows is not None:
             raise NoRuleError("reads steps at positions that differ from row to row")

@@ -79,9 +79,7 @@ def _top_k(flow: PadFlow, node: ir.Node) -> list[Axes]:
 
 def _cumsum(flow: PadFlow, node: ir.Node) -> Axes:
     given, axes = flow.ints(node, "axis", 1) or [], flow.axes_of(node.inputs[0])
-    summed = axes.get(given[0][0] % len(flow.shape(node.inputs[0])))
-    if summed is not None:
-        summed.refuse_rows()
+    flow.refuse_rows(node.inputs[0], given[0][0] % len(flow.shape(node.inputs[0])))
     if node.attributes.get_int("reverse", 0):
         flow.fill_along(node, given[0], 0.0)
     return axes
@@ -187,7 +185,7 @@ def _rotary(flow: PadFlow, node: ir.Node) -> Axes:
     if operand(node, positions) is not None:
         if flow.shape(node.inputs[positions]) == (1,):
             # The position of the first step; the others follow it.
-            flow.refuse_folds(node.inputs[0], len(flow.shape(node.inputs[0])) - 2)
+            flow.refuse_rows(node.inputs[0], len(flow.shape(node.inputs[0])) - 2)
         flow.fill_positions(node, positions)
     return axes
 

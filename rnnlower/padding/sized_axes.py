@@ -130,9 +130,9 @@ class SizedAxes(Examples):
         """Return the axes of a value into which time is folded."""
         return {axis: size for axis, size in self.axes_of(value).items() if isinstance(size, Fold)}
 
-    def refuse_folds(self, value: ir.Value | None, *along: int) -> None:
-        """Refuse an operator for which the order of elements along these axes counts."""
-        for axis, size in self.folds_of(value).items():
+    def refuse_rows(self, value: ir.Value | None, *along: int) -> None:
+        """Refuse an operator for which the order of elements along these axes counts, if they are no time."""
+        for axis, size in self.axes_of(value).items():
             if axis in along:
                 size.refuse_rows()
 
