@@ -92,13 +92,13 @@ def _recurrent(flow: PadFlow, node: ir.Node) -> list[Axes]:
     value, layout = required_input(node), node.attributes.get_int("layout", 0)
     axes = flow.axes_of(value)
     time, batch = (1, 0) if layout else (0, 1)
-    flow.refuse_rows(value, time)
     if node.domain and axes:
         if flow.rows is not None:
             raise NoRuleError("quantizes rows by one range, while each has a length of its own")
         # Its range holds zero in any case.
         for axis in axes:
             flow.fill(node, 0, axis, 0.0)
+    flow.refuse_rows(value, time)
     if 2 in axes or any(map(flow.axes_of, node.inputs[1:4])):
         raise NoRuleError("has features or weights over time")
     if len(node.inputs) > _LENGTHS:
