@@ -134,6 +134,8 @@ def _linear_attention(flow: PadFlow, node: ir.Node) -> list[Axes]:
     """Keep the state after the end: nothing is added there, and nothing decays."""
     axes = flow.axes_of(node.inputs[0])
     flow.refuse_rows(node.inputs[0], 1)
+    if any(2 in flow.axes_of(each) for each in node.inputs):
+        raise NoRuleError("has features over time")
     if 1 in axes and any(map(is_read, node.outputs[1:])):
         for index in (1, 2, 4, 5):
             if 1 in flow.axes_of(operand(node, index)):

@@ -110,6 +110,23 @@ def test_an_operator_over_the_axis_of_rows_is_refused(nodes: str) -> None:
         rnnlower.pad(source, max={"T": MAXIMUM}, per_row=True)
 
 
+@pytest.mark.parametrize(
+    "operator",
+    [
+        "Attention <q_num_heads = 1, kv_num_heads = 1>",
+        "com.microsoft.MultiHeadAttention <num_heads = 1>",
+        'com.microsoft.LinearAttention <q_num_heads = 1, kv_num_heads = 1, update_rule = "linear">',
+    ],
+)
+def test_features_that_are_steps_are_refused(operator: str) -> None:
+    source = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["" : 23, "com.microsoft" : 1]> main (float[T, B, 4] x) => '
+        f"(float[B, 4, T] z) {{ t = Transpose <perm = [1, 2, 0]> (x) z = {operator} (t, t, t) }}"
+    )
+    with pytest.raises(rnnlower.UnsupportedModelError, match="has features over time"):
+        rnnlower.pad(source, max={"T": MAXIMUM})
+
+
 @pytest.mark.parametrize("read", ["a3", "a2", "a1"])
 def test_what_else_reads_scores_that_are_shifted_is_refused(read: str) -> None:
     shift = RELATIVE_SHIFT.replace("z =", "n1 =")
