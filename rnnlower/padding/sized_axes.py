@@ -249,6 +249,12 @@ class SizedAxes(Examples):
 
         return self._fits_short(size, element_at)
 
+    def _may_be_folded(self, size: Size) -> bool:
+        """Return whether a size is only known as a multiple of another one, as one of rows and steps is."""
+        known = [each for each in self._sizes if each.symbol != ROWS]
+        factors = ((each, size.full // max(each.full, 1)) for each in known)
+        return size not in known and any(many > 1 and each.affine(many) == size for each, many in factors)
+
     def varying_axes(self, value: ir.Value, *, is_repeated: bool = False, known: Axes | None = None) -> Axes:
         """Return the axes of a value that differ in size at the example lengths, by known sizes.
 
@@ -263,7 +269,8 @@ class SizedAxes(Examples):
                 continue
             if not self.is_dynamic(value, axis):
                 formula = formulas[axis] if formulas else None
-                axes[axis] = self.match_size(sizes, self._size_at(value, axis), formula)
+                size = self.match_size(sizes, self._size_at(value, axis), formula)
+                axes[axis] = REPEATED if is_repeated and self._may_be_folded(size) else size
             elif is_repeated:
                 axes[axis] = REPEATED
             else:

@@ -128,6 +128,13 @@ def test_each_step_goes_back_to_its_place(name: str, rows: int) -> None:
     assert difference(source, padded, 5.0, float("nan"), rows=rows) < 2e-6
 
 
+@pytest.mark.parametrize("name", ["a network along features, from zeros", "an integer divisor for all steps"])
+def test_what_is_equal_for_all_folded_steps_may_have_a_batch_of_one_number(name: str) -> None:
+    source = _model(*MODELS[name])
+    padded = rnnlower.pad(source, max={"T": MAXIMUM}, dims={"N": 2})
+    assert difference(source, padded, 5.0, float("nan"), rows=2) < 2e-6
+
+
 @pytest.mark.parametrize("name", MODELS.keys() - {"a dense layer of integers"})
 def test_rows_of_different_lengths_go_back_to_their_places(name: str) -> None:
     source = _model(*MODELS[name])
