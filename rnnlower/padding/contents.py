@@ -197,7 +197,7 @@ class LengthContents(SizedAxes):
         if any(each.size != 1 for each in contents):
             raise NoRuleError(f"reads {value.name!r}, several numbers that differ from row to row")
         numbers = [each.item() for each in contents]
-        if all(each == int(each) for each in numbers):
+        if all(each == int(each) for each in numbers) and not self.follows_from_other_sizes(value):
             try:
                 dtype = ir.DataType.from_numpy(contents[0].dtype)
                 return self.masks.count(self.size_in(value), dtype)

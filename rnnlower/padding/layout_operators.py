@@ -41,7 +41,7 @@ def _tile(flow: PadFlow, node: ir.Node) -> Axes:
     if any(repeats[0][axis] != 1 for axis in axes):
         raise NoRuleError("repeats the sequence")
     # A single element may be repeated as often as there are steps.
-    return flow.varying_axes(node.outputs[0]) | axes
+    return flow.varying_axes(node.outputs[0], known=axes)
 
 
 def _concat(flow: PadFlow, node: ir.Node) -> Axes:
@@ -270,13 +270,13 @@ def _flip(flow: PadFlow, source: ir.Value, axis: int, axes: Axes, emitter: Emitt
 def _reverse(flow: PadFlow, node: ir.Node) -> Axes:
     if flow.axes_of(node.inputs[1]):
         raise NoRuleError("takes lengths over time")
-    flow.refuse_folds(node.inputs[0], node.attributes.get_int("time_axis", 0))
+    flow.refuse_rows(node.inputs[0], node.attributes.get_int("time_axis", 0))
     return _same(flow, node)
 
 
 def _triangle(flow: PadFlow, node: ir.Node) -> Axes:
     rank = len(flow.shape(node.inputs[0]))
-    flow.refuse_folds(node.inputs[0], rank - 2, rank - 1)
+    flow.refuse_rows(node.inputs[0], rank - 2, rank - 1)
     return _same(flow, node)
 
 

@@ -30,6 +30,8 @@ def _gather_elements(flow: PadFlow, node: ir.Node) -> Axes:
     axes, own = flow.axes_of(data), flow.axes_of(indices)
     along = node.attributes.get_int("axis", 0) % len(flow.shape(data))
     flow.fill_positions(node, 1)
+    # What is not over time has its elements in their order.
+    flow.refuse_rows(indices, *(axis for axis in own if axis != along and axis not in axes))
     for axis, size in axes.items():
         if axis == along and flow.rows is not None:
             _gather_elements_of_rows(flow, node, size)

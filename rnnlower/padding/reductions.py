@@ -15,7 +15,7 @@ from rnnlower.graph.names import NameSource, all_names
 from rnnlower.graph.operator_kinds import POINTWISE, axes_along, reduced_axes
 from rnnlower.graph.walk import operand, producer_of, required_input
 from rnnlower.lowering.emitter import Emitter
-from rnnlower.padding.sizes import Axes, NoRuleError
+from rnnlower.padding.sizes import MIXED_ROWS, Axes, NoRuleError
 from rnnlower.padding.validity_walk import PadFlow, Rule
 
 _ELEMENTWISE = (*POINTWISE, "BiasGelu", "FastGelu")
@@ -79,9 +79,7 @@ def _top_k(flow: PadFlow, node: ir.Node) -> list[Axes]:
 
 def _cumsum(flow: PadFlow, node: ir.Node) -> Axes:
     given, axes = flow.ints(node, "axis", 1) or [], flow.axes_of(node.inputs[0])
-    summed = axes.get(given[0][0] % len(flow.shape(node.inputs[0])))
-    if summed is not None:
-        summed.refuse_rows()
+    flow.refuse_rows(node.inputs[0], given[0][0] % len(flow.shape(node.inputs[0])))
     if node.attributes.get_int("reverse", 0):
         flow.fill_along(node, given[0], 0.0)
     return axes
@@ -92,10 +90,18 @@ def _quantize(flow: PadFlow, node: ir.Node) -> Axes:
 
 
 def _dynamic_quantize(flow: PadFlow, node: ir.Node) -> list[Axes]:
-    # Its range holds zero in any case.
+    return [_fill_range(flow, node), {}, {}]
+
+
+def _fill_range(flow: PadFlow, node: ir.Node) -> Axes:
+    """Fill the padding of an input that is quantized by its range, which holds zero in any case."""
     axes = flow.axes_of(node.inputs[0])
-    flow.fill_along(node, [*axes], 0.0)
-    return [axes, {}, {}]
+    if any(size.has_rows for size in axes.values()):
+        raise NoRuleError(MIXED_ROWS)
+    for size in flow.lengths_of(node.inputs[0]).values():
+        flow.require(size, 1)
+    flow.fill_elements(node, 0, 0.0)
+    return axes
 
 
 def _product_axes(
@@ -150,9 +156,7 @@ def _matmul_to_float(flow: PadFlow, node: ir.Node) -> Axes:
 
 
 def _dynamic_matmul(flow: PadFlow, node: ir.Node) -> Axes:
-    # Its range holds zero in any case.
-    for axis in flow.axes_of(node.inputs[0]):
-        flow.fill(node, 0, axis, 0.0)
+    _fill_range(flow, node)
     return _product_axes(flow, node)
 
 
@@ -185,6 +189,9 @@ def _rotary(flow: PadFlow, node: ir.Node) -> Axes:
         raise NoRuleError("has features over time")
     positions = 1 if node.domain else 3
     if operand(node, positions) is not None:
+        if flow.shape(node.inputs[positions]) == (1,):
+            # The position of the first step; the others follow it.
+            flow.refuse_rows(node.inputs[0], len(flow.shape(node.inputs[0])) - 2)
         flow.fill_positions(node, positions)
     return axes
 

@@ -30,10 +30,13 @@ def _attention(flow: PadFlow, node: ir.Node) -> list[Axes]:
     query, key = node.inputs[:2]
     rank, axes, of_keys = len(flow.shape(query)), flow.axes_of(query), flow.axes_of(key)
     time = rank - 2
-    flow.refuse_folds(query, time)
+    flow.refuse_rows(query, time)
     _refuse_others(node, _MASK + 1)
     if {rank - 1} & {*axes, *of_keys}:
         raise NoRuleError("has features over time")
+    if time != 1 and axes.get(1) != of_keys.get(1):
+        # Which heads of keys belong to one of queries follows from both numbers.
+        raise NoRuleError("combines values of different lengths")
     if time in of_keys:
         _fill_keys(flow, node, (1, 2), time)
         emitter, size = flow.emitter_for(node), of_keys[time]
@@ -64,7 +67,7 @@ def _attention_with_lengths(keys: tuple[int, ...], lengths: int, flow: PadFlow, 
     if any(each is None or len(flow.shape(each)) != 3 for each in values):
         raise NoRuleError("has packed queries, keys and values")
     axes, of_keys = flow.axes_of(node.inputs[0]), flow.axes_of(node.inputs[keys[0]])
-    flow.refuse_folds(node.inputs[0], 1)
+    flow.refuse_rows(node.inputs[0], 1)
     if 2 in {*axes, *of_keys}:
         raise NoRuleError("has features over time")
     if 1 in of_keys:
@@ -89,13 +92,13 @@ def _recurrent(flow: PadFlow, node: ir.Node) -> list[Axes]:
     value, layout = required_input(node), node.attributes.get_int("layout", 0)
     axes = flow.axes_of(value)
     time, batch = (1, 0) if layout else (0, 1)
-    flow.refuse_folds(value, time)
     if node.domain and axes:
         if flow.rows is not None:
             raise NoRuleError("quantizes rows by one range, while each has a length of its own")
         # Its range holds zero in any case.
         for axis in axes:
             flow.fill(node, 0, axis, 0.0)
+    flow.refuse_rows(value, time)
     if 2 in axes or any(map(flow.axes_of, node.inputs[1:4])):
         raise NoRuleError("has features or weights over time")
     if len(node.inputs) > _LENGTHS:
@@ -130,7 +133,9 @@ def _recurrent(flow: PadFlow, node: ir.Node) -> list[Axes]:
 def _linear_attention(flow: PadFlow, node: ir.Node) -> list[Axes]:
     """Keep the state after the end: nothing is added there, and nothing decays."""
     axes = flow.axes_of(node.inputs[0])
-    flow.refuse_folds(node.inputs[0], 1)
+    flow.refuse_rows(node.inputs[0], 1)
+    if any(2 in flow.axes_of(each) for each in node.inputs):
+        raise NoRuleError("has features over time")
     if 1 in axes and any(map(is_read, node.outputs[1:])):
         for index in (1, 2, 4, 5):
             if 1 in flow.axes_of(operand(node, index)):
@@ -146,7 +151,7 @@ def _causal_conv(flow: PadFlow, node: ir.Node) -> list[Axes]:
     if unknown := sorted(name for name, each in given.items() if each != defaults[name]):
         raise NoRuleError(f"has unsupported attributes: {', '.join(unknown)}")
     time = 1 if node.attributes.get_int("channels_last", 0) else 2
-    flow.refuse_folds(value, time)
+    flow.refuse_rows(value, time)
     if time in axes and any(map(is_read, node.outputs[1:])):
         steps = flow.shape(node.outputs[1])[time]
         emitter, past = flow.emitter_for(node), operand(node, 3)

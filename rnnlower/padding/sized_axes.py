@@ -131,9 +131,9 @@ class SizedAxes(Examples):
         """Return the axes of a value into which time is folded."""
         return {axis: size for axis, size in self.axes_of(value).items() if isinstance(size, Fold)}
 
-    def refuse_folds(self, value: ir.Value | None, *along: int) -> None:
-        """Refuse an operator for which the order of elements along these axes counts."""
-        for axis, size in self.folds_of(value).items():
+    def refuse_rows(self, value: ir.Value | None, *along: int) -> None:
+        """Refuse an operator for which the order of elements along these axes counts, if they are no time."""
+        for axis, size in self.axes_of(value).items():
             if axis in along:
                 size.refuse_rows()
 
@@ -249,20 +249,28 @@ class SizedAxes(Examples):
 
         return self._fits_short(size, element_at)
 
-    def varying_axes(self, value: ir.Value, *, is_repeated: bool = False) -> Axes:
+    def _may_be_folded(self, size: Size) -> bool:
+        """Return whether a size is only known as a multiple of another one, as one of rows and steps is."""
+        known = [each for each in self._sizes if each.symbol != ROWS]
+        factors = ((each, size.full // max(each.full, 1)) for each in known)
+        return size not in known and any(many > 1 and each.affine(many) == size for each, many in factors)
+
+    def varying_axes(self, value: ir.Value, *, is_repeated: bool = False, known: Axes | None = None) -> Axes:
         """Return the axes of a value that differ in size at the example lengths, by known sizes.
 
         Args:
             is_repeated: Whether the elements along these axes are equal, so that they may be in any order.
+            known: The axes whose sizes are known.
         """
-        axes: Axes = {}
+        axes = dict(known or {})
         formulas = self._open.dims(self.origin(value)) or ()
         for axis, sizes in enumerate(zip(*self.shapes(value), strict=True)):
-            if not self.varies(value, axis):
+            if axis in axes or not self.varies(value, axis):
                 continue
             if not self.is_dynamic(value, axis):
                 formula = formulas[axis] if formulas else None
-                axes[axis] = self.match_size(sizes, self._size_at(value, axis), formula)
+                size = self.match_size(sizes, self._size_at(value, axis), formula)
+                axes[axis] = REPEATED if is_repeated and self._may_be_folded(size) else size
             elif is_repeated:
                 axes[axis] = REPEATED
             else:

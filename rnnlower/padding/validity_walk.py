@@ -159,6 +159,8 @@ class PadFlow(LengthContents):
         for axis in self.lengths_of(node.inputs[index]):
             self.fill(node, index, axis, fill)
         for axis, fold in self.folds_of(node.inputs[index]).items():
+            if fold == REPEATED:
+                continue
             value, counts = required_input(node, index), [each.static_count for each in fold.factors]
             if value.graph is not node.graph or counts.count(None) > 1:
                 fold.refuse_rows()

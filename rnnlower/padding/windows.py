@@ -266,11 +266,12 @@ def _resize(flow: PadFlow, node: ir.Node) -> Axes:
     """Repeat the last step after the end, so that it reads as the edge does in the source."""
     axes, before, after = flow.axes_of(node.inputs[0]), *map(flow.shapes, (node.inputs[0], node.outputs[0]))
     found = dict(axes)
+    kept = [axis for axis in axes if all(a[axis] == b[axis] for a, b in zip(before, after, strict=True))]
+    if kept:
+        # onnxruntime reads neighbors there with a weight of zero.
+        flow.fill_elements(node, 0, 0.0)
     for axis, size in axes.items():
-        if [shape[axis] for shape in before] == [shape[axis] for shape in after]:
-            if axis in flow.lengths_of(node.inputs[0]):
-                # onnxruntime reads neighbors there with a weight of zero.
-                flow.fill(node, 0, axis, 0.0)
+        if axis in kept:
             continue
         where = node.attributes.get_string("coordinate_transformation_mode", "half_pixel")
         excludes = node.attributes.get_int("antialias", 0) or node.attributes.get_int("exclude_outside", 0)

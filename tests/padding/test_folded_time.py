@@ -77,6 +77,27 @@ MODELS = {
         "(float[N, T] x) => (float[N, T, U] z)",
         f"d = Abs (x) i = Cast <to = 7> (d) f = Reshape (i, m1) y = Gather (table, f) {_UNFOLD}",
     ),
+    "frames that are stretched": (
+        "(float[N, T, 6] x) => (float[N, T, U] z)",
+        "f = Reshape (x, s_2_3) e = Constant <value_floats = [1.0, 1.0, 2.0]> () "
+        f'y = Resize <mode = "linear"> (f, , e) {_UNFOLD}',
+    ),
+    "features that are repeated": (
+        _READS,
+        f"{_FOLD} r = Constant <value_ints = [1, 2]> () y = Tile (f, r) {_UNFOLD}",
+    ),
+    "a dense layer of integers": (
+        _READS,
+        f"{_FOLD} c, d, e = DynamicQuantizeLinear (f) "
+        "g = Constant <value = int8[3, 2] {1, -2, 3, 4, 5, -6}> () "
+        f"h = MatMulInteger (c, g, e) a = Cast <to = 1> (h) y = Mul (a, d) {_UNFOLD}",
+    ),
+    "an integer divisor for all steps": (
+        _READS,
+        f"{_FOLD} p = Shape <end = 1> (f) m = Concat <axis = 0> (p, o1) "
+        "d = ConstantOfShape <value = int64[1] {3}> (m) g = Mul (f, hundred) u = Cast <to = 7> (g) "
+        f"v = Div (u, d) y = Cast <to = 1> (v) {_UNFOLD}",
+    ),
     "a mean of time behind it": (
         "(float[N, T, 3] x) => (float[N, U] z)",
         f"{_FOLD} y = MatMul (f, V) n = Shape <end = 2> (x) k = Concat <axis = 0> (n, m1) u = Reshape (y, k) "
@@ -88,12 +109,15 @@ MODELS = {
 _CONSTANTS = """
     int64[2] s_2 = {-1, 2}, int64[2] s_3 = {-1, 3}, int64[3] s_2_3 = {-1, 2, 3}, int64[3] s_3_7 = {-1, 3, 7},
     int64[3] s_4_3 = {-1, 4, 3}, int64[3] s_5_3 = {-1, 5, 3}, int64[1] m1 = {-1}, int64[1] o1 = {1},
-    int64[1] t3 = {3}, float[3] ones = {1, 1, 1}
+    int64[1] t3 = {3}, float[3] ones = {1, 1, 1}, float hundred = {100}
 """
 
 
-def _model(reads: str, nodes: str) -> onnx.ModelProto:
-    return with_weights(f'<ir_version: 8, opset_import: ["" : 17]> main {reads} <{_CONSTANTS}> {{ {nodes} }}')
+def _model(reads: str, nodes: str, opset: int = 17) -> onnx.ModelProto:
+    opsets = f'"" : {opset}, "com.microsoft" : 1'
+    return with_weights(
+        f"<ir_version: 8, opset_import: [{opsets}]> main {reads} <{_CONSTANTS}> {{ {nodes} }}"
+    )
 
 
 @pytest.mark.parametrize("rows", [1, 2, 5])
@@ -104,7 +128,14 @@ def test_each_step_goes_back_to_its_place(name: str, rows: int) -> None:
     assert difference(source, padded, 5.0, float("nan"), rows=rows) < 2e-6
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", ["a network along features, from zeros", "an integer divisor for all steps"])
+def test_what_is_equal_for_all_folded_steps_may_have_a_batch_of_one_number(name: str) -> None:
+    source = _model(*MODELS[name])
+    padded = rnnlower.pad(source, max={"T": MAXIMUM}, dims={"N": 2})
+    assert difference(source, padded, 5.0, float("nan"), rows=2) < 2e-6
+
+
+@pytest.mark.parametrize("name", sorted(MODELS.keys() - {"a dense layer of integers"}))
 def test_rows_of_different_lengths_go_back_to_their_places(name: str) -> None:
     source = _model(*MODELS[name])
     padded = rnnlower.pad(source, max={"T": MAXIMUM}, per_row=True)
@@ -122,8 +153,13 @@ def test_rows_of_different_lengths_go_back_to_their_places(name: str) -> None:
         ("p = Transpose <perm = [1, 0, 2]> (x) g = Reshape (p, s_3) y = Add (f, g)", "Add"),
         ("p = Transpose <perm = [1, 0]> (f) a = MatMul (f, p) y = MatMul (a, f)", "MatMul"),
         ("a = Unsqueeze (f, o1) b, c = GRU <hidden_size = 3> (a, W9, W9) y = Squeeze (c, zero1)", "GRU"),
-        ("c, d, e = DynamicQuantizeLinear (f) y = Cast <to = 1> (c)", "DynamicQuantizeLinear"),
         ("y = Slice (f, o1, m1, zero1)", "Slice"),
+        ("i = ArgMax <axis = 1> (f) y = GatherElements <axis = 1> (W26, i)", "GatherElements"),
+        (
+            "i = Constant <value_ints = [1, -1, 6]> () q = Concat <axis = 1> (f, f) r = Reshape (q, i) "
+            "y = com.microsoft.RotaryEmbedding (r, zero1, W26, W26)",
+            "RotaryEmbedding",
+        ),
     ],
 )
 def test_operators_that_combine_folded_steps_are_refused(nodes: str, refused: str) -> None:
@@ -138,3 +174,29 @@ def test_folded_steps_are_no_output() -> None:
     with pytest.raises(rnnlower.UnsupportedModelError, match="returns steps that are folded"):
         rnnlower.pad(source, max={"T": MAXIMUM})
     assert rnnlower.verify(source, rnnlower.pad(source, max={"T": MAXIMUM}, dims={"N": 1}))
+
+
+def test_heads_in_another_order_than_those_of_keys_are_refused() -> None:
+    nodes = (
+        "a = Constant <value_ints = [1, -1, 2, 3]> () k = Reshape (x, a) q = Reshape (w, a) "
+        "y = Attention (q, k, k) s = Shape (w) z = Reshape (y, s)"
+    )
+    reads = "(float[N, T, 2, 3] x, float[2, N, T, 2, 3] w) => (float[2, N, T, 2, 3] z)"
+    with pytest.raises(rnnlower.UnsupportedModelError, match=r"^Attention .*combines values of different"):
+        rnnlower.pad(_model(reads, nodes, opset=23), max={"T": MAXIMUM})
+
+
+def test_a_number_of_steps_and_rows_is_that_of_each_row() -> None:
+    nodes = (
+        "n = Shape (x) a = Gather (n, zero1) b = Gather (n, o1) c = Mul (a, b) d = Cast <to = 1> (c) "
+        "z = Div (x, d)"
+    )
+    source = _model("(float[N, T, 3] x) => (float[N, T, 3] z)", nodes)
+    assert rnnlower.verify(source, rnnlower.pad(source, max={"T": MAXIMUM}, per_row=True))
+    whole = _model(
+        "(float[N, T, 3] x) => (float[N, T, 3] z)", "c = Size (x) d = Cast <to = 1> (c) z = Div (x, d)"
+    )
+    with pytest.raises(
+        rnnlower.UnsupportedModelError, match=r"^Div .*reads 'c', which differs from row to row"
+    ):
+        rnnlower.pad(whole, max={"T": MAXIMUM}, per_row=True)

@@ -92,15 +92,39 @@ def test_a_node_that_joins_rows_is_refused_by_name(name: str) -> None:
         "p = Constant <value_ints = [0, 1, 0, 0, 0, 0]> () z = Pad (x, p)",
         'z = Einsum <equation = "tbf, tcf -> bc"> (x, x)',
         "t = Transpose <perm = [0, 2, 1]> (x) z = MatMul (x, t)",
+        "t = Transpose <perm = [2, 1, 0]> (x) c = Constant <value_ints = [2, 1, 1, 1]> () "
+        "z = ReverseSequence <batch_axis = 0, time_axis = 1> (t, c)",
+        "t = Transpose <perm = [0, 2, 1]> (x) c = Constant <value_float = 1.0> () e = ConstantOfShape (f413) "
+        "k = Add (c, e) z, s = com.microsoft.CausalConvWithState (t, k)",
+        'z, s = com.microsoft.LinearAttention <q_num_heads = 1, kv_num_heads = 1, update_rule = "linear"> '
+        "(x, x, x)",
     ],
 )
 def test_an_operator_over_the_axis_of_rows_is_refused(nodes: str) -> None:
     source = with_weights(
-        f'<ir_version: 8, opset_import: ["" : 17]> main (float[T, B, 4] x) => (float z) {{ {nodes} }}'
+        '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]> main (float[T, B, 4] x) => (float z) '
+        f"<int64[3] f413 = {{4, 1, 3}}> {{ {nodes} }}"
     )
     source.graph.output[0].type.tensor_type.ClearField("shape")
     with pytest.raises(rnnlower.UnsupportedModelError, match="combines rows"):
         rnnlower.pad(source, max={"T": MAXIMUM}, per_row=True)
+
+
+@pytest.mark.parametrize(
+    "operator",
+    [
+        "Attention <q_num_heads = 1, kv_num_heads = 1>",
+        "com.microsoft.MultiHeadAttention <num_heads = 1>",
+        'com.microsoft.LinearAttention <q_num_heads = 1, kv_num_heads = 1, update_rule = "linear">',
+    ],
+)
+def test_features_that_are_steps_are_refused(operator: str) -> None:
+    source = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["" : 23, "com.microsoft" : 1]> main (float[T, B, 4] x) => '
+        f"(float[B, 4, T] z) {{ t = Transpose <perm = [1, 2, 0]> (x) z = {operator} (t, t, t) }}"
+    )
+    with pytest.raises(rnnlower.UnsupportedModelError, match="has features over time"):
+        rnnlower.pad(source, max={"T": MAXIMUM})
 
 
 @pytest.mark.parametrize("read", ["a3", "a2", "a1"])
