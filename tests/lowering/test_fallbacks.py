@@ -18,7 +18,7 @@ ATTRIBUTES: dict[str, dict[str, float]] = {
     "LeakyRelu": {"alpha": 0.1},
 }
 BINARY = {"Div", "Greater", "Less", "PRelu", "Sub"}
-OF_OTHER_INPUTS = {"Clip", "Equal", "Gelu", "Gemm", "Identity", "MatMul", "Sum"}
+OF_OTHER_INPUTS = {"Clip", "Equal", "Gelu", "Gemm", "Identity", "LpNormalization", "MatMul", "Sum"}
 """Those are tried as nodes of a model; so is every other."""
 
 
