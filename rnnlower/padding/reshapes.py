@@ -13,15 +13,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.walk import required_input
 from rnnlower.padding.relative_shift import follow_shift
-from rnnlower.padding.sizes import (
-    REPEATED,
-    Axes,
-    Factor,
-    Fold,
-    NoRuleError,
-    OpenSizeError,
-    Size,
-)
+from rnnlower.padding.sizes import REPEATED, Axes, Factor, Fold, NoRuleError, OpenSizeError, Size
 from rnnlower.padding.validity_walk import PadFlow
 
 _Shapes: TypeAlias = "Sequence[tuple[int, ...]]"

@@ -16,13 +16,7 @@ from rnnlower.errors import UnsupportedModelError
 from rnnlower.graph.dynamic_sizes import describe_deciding_option
 from rnnlower.graph.rewiring import remove_orphans, take_place_of
 from rnnlower.graph.symbols import dim_name
-from rnnlower.graph.walk import (
-    LocatedNode,
-    captured_values,
-    default_opset,
-    is_read,
-    required_input,
-)
+from rnnlower.graph.walk import LocatedNode, captured_values, default_opset, is_read, required_input
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.padding.contents import LengthContents
 from rnnlower.padding.sizes import (
