@@ -1,4 +1,4 @@
-"""Slices of concatenated or stacked values, which are read from these values."""
+"""Values that are joined: slices of them are read from the parts, and what is written in parts is joined."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from rnnlower.graph.facts import Facts
 from rnnlower.graph.names import NameSource
 from rnnlower.graph.rewiring import replace_with_values
 from rnnlower.graph.slicing import axis_slices, cut_parts
-from rnnlower.graph.walk import producer_of
+from rnnlower.graph.walk import look_through_identities, producer_of, required_input
+from rnnlower.lifting.element_writes import read_write
 from rnnlower.lowering.emitter import Emitter, Emitters
 
 
@@ -51,6 +52,56 @@ def read_parts(facts: Facts, names: NameSource, graph: ir.Graph) -> None:
     emitters = Emitters(facts.model, names=names)
     for reader, joined in _part_readers(facts, graph):
         read_slices(facts, emitters, reader, joined, joined.parts)
+
+
+def join_writes(facts: Facts, names: NameSource, graph: ir.Graph) -> None:
+    """Let a tensor into which operators write one element after another be the Concat of the elements."""
+    emitters = Emitters(facts.model, names=names)
+    for node, axis, elements in [*_written(facts, graph)]:
+        with emitters.before(node) as e:
+            given = [
+                value if has_axis else e.with_axes("Unsqueeze", value, [axis]) for value, has_axis in elements
+            ]
+            joined = e.concat_tree(given, axis)
+        replace_with_values(node, [joined])
+
+
+def has_writes(facts: Facts, graph: ir.Graph) -> bool:
+    """Return whether operators write all elements of a tensor, one after another."""
+    return any(True for _ in _written(facts, graph))
+
+
+def _written(facts: Facts, graph: ir.Graph) -> Iterator[tuple[ir.Node, int, list[tuple[ir.Value, bool]]]]:
+    """Yield what writes the last element of a tensor, the axis, and the elements in their order.
+
+    With each element comes whether it has the axis.
+    """
+    seen = set[ir.Node]()
+    for last in reversed(graph):
+        found: dict[int, tuple[ir.Value, bool]] = {}
+        whole, axis, size = last.outputs[0], -1, 0
+        while (node := producer_of(whole, "ScatterElements", "ScatterND")) is not None and node not in seen:
+            seen.add(node)
+            write, whole = read_write(facts, node, {}), look_through_identities(required_input(node))
+            if write is None or not isinstance(write.place, int) or (found and write.axis != axis):
+                break
+            axis, known = write.axis, (facts.dims(whole) or ())[write.axis]
+            if not isinstance(known, int):
+                break
+            size = known
+            bare = _without_axis(facts, write.update, axis) if write.keeps_axis else write.update
+            element = (write.update, True) if bare is None else (_before_noops(facts, bare), False)
+            found.setdefault(write.place % size, element)
+        if len(found) == size > 1:
+            yield last, axis, [found[place] for place in range(size)]
+
+
+def _before_noops(facts: Facts, value: ir.Value) -> ir.Value:
+    """Return the value before operators that return it as it is."""
+    node, dims = producer_of(value, "Expand", "Identity", "Reshape"), facts.dims(value)
+    if node is None or node.inputs[0] is None or dims is None or None in dims:
+        return value
+    return _before_noops(facts, node.inputs[0]) if facts.dims(node.inputs[0]) == dims else value
 
 
 def _part_readers(facts: Facts, graph: ir.Graph) -> Iterator[tuple[ir.Node, Joined]]:

@@ -28,7 +28,7 @@ from rnnlower.lifting.line_search import match_line
 from rnnlower.lifting.line_steps import Line
 from rnnlower.lifting.loops import loop_frame
 from rnnlower.passes.base import Pass
-from rnnlower.passes.joined_values import has_read_parts, read_parts
+from rnnlower.passes.joined_values import has_read_parts, has_writes, join_writes, read_parts
 from rnnlower.passes.sequences import StackSequencesPass
 from rnnlower.passes.simpler_control_flow import TakeBranchesPass
 from rnnlower.passes.simpler_steps import has_simpler_steps, simplify_steps
@@ -299,12 +299,13 @@ class LiftRecurrentPass(Pass):
     def _lift_lines(self, names: NameSource, graph: ir.Graph, path: str) -> _Lines:
         """Lift straight lines.
 
-        States that steps join and cut again are read before they are joined, and those that they multiply
-        by a mask are chosen by it.
+        States that steps join and cut again are read before they are joined, those that they multiply
+        by a mask are chosen by it, and those that they write into a tensor are joined.
         """
         reasons: list[LiftedNode] = []
-        if has_read_parts(self.facts, graph) or has_other_choices(self.facts, graph):
+        if any(has(self.facts, graph) for has in (has_read_parts, has_other_choices, has_writes)):
             with contextlib.suppress(_NothingLiftedError), rollback_on_failure(self.facts.model):
+                join_writes(self.facts, names, graph)
                 read_parts(self.facts, names, graph)
                 write_choices(self.facts, names, graph)
                 lifted, reasons = self._lift_plain_lines(names, graph, path)

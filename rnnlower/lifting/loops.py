@@ -9,19 +9,17 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.graph.evaluation import Dim, Dims
+from rnnlower.graph.evaluation import Dim
 from rnnlower.graph.facts import Facts, trip_count
 from rnnlower.graph.loop_signature import LoopSignature, State
-from rnnlower.graph.operator_kinds import VIEWS
 from rnnlower.graph.slicing import axis_slices
 from rnnlower.graph.symbols import SIZE_TYPES
-from rnnlower.graph.walk import is_read, look_through, look_through_identities, operand, producer_of
+from rnnlower.graph.walk import is_read, look_through_identities, operand, producer_of
 from rnnlower.lifting.affine_forms import NotLiftableError
+from rnnlower.lifting.element_writes import read_write
 from rnnlower.lifting.frames import Frame, Series, counts_along, find_states, is_axis_size, same_number
 from rnnlower.lifting.loop_counters import MANY, Counters, Index
 from rnnlower.lifting.row_masks import match_lengths
-
-_REPEATING = VIEWS | {"Expand", "Tile"}
 
 
 def loop_frame(facts: Facts, node: ir.Node, owner: ir.Node | None) -> Frame:
@@ -278,46 +276,16 @@ class _LoopReader:
         if writer.inputs[0] is not state.before:
             return
         if writer.op_type in ("ScatterElements", "ScatterND"):
-            _, place, update = writer.inputs
-            assert update is not None
-            dims, given = self._facts.dims(state.before), self._facts.dims(update)
-            axis = writer.attributes.get_int("axis", 0)
-            if writer.op_type == "ScatterND":
-                axis, place = self._scatter_axis(place, dims)
-            # All elements have the same position.
-            index = None if place is None else self._counters.index(look_through(place, _REPEATING))
-            is_reduced = writer.attributes.get_string("reduction", "none") != "none"
-            if index is None or not dims or given is None or is_reduced:
+            write = read_write(self._facts, writer, self._aliases)
+            index = self._counters.index(write.place) if write and isinstance(write.place, ir.Value) else None
+            if write is None or index is None:
                 raise NotLiftableError("a step writes to positions that are not known")
-            axis %= len(dims)
-            given = given if len(given) == len(dims) else (*given[:axis], 1, *given[axis:])
-            if (*given[:axis], dims[axis], *given[axis + 1 :]) != (*dims,) or given[axis] != 1:
-                raise NotLiftableError("a step writes to positions that are not known")
-            keeps_axis = len(self._facts.dims(update) or ()) == len(dims)
-            written = self._make_series(update, state.start, axis, index, keeps_axis, fails_past_end=True)
+            written = self._make_series(
+                write.update, state.start, write.axis, index, write.keeps_axis, fails_past_end=True
+            )
             if written.window is not None:
                 raise NotLiftableError("the steps do not write every element of a tensor")
             yield dataclasses.replace(written, outer=state.end)
-
-    def _scatter_axis(self, place: ir.Value | None, dims: Dims | None) -> tuple[int, ir.Value | None]:
-        """Return the axis on which a ScatterND indexes an element, and its position; other axes are whole."""
-        joined, shape = producer_of(place, "Concat"), self._facts.dims(place) or ()
-        if joined is None or dims is None:
-            return 0, place if shape[-1:] == (1,) else None
-        grids = joined.inputs
-        keeps_axis = len(shape) > len(grids)
-        for axis, position in enumerate(grids):
-            whole = (*dims[:axis], *[1] * keeps_axis, *dims[axis + 1 : len(grids)], len(grids))
-            is_last = joined.attributes.get_int("axis", 0) in (-1, len(shape) - 1)
-            others = [(grid, other - (other > axis and not keeps_axis)) for other, grid in enumerate(grids)]
-            del others[axis]
-            if (
-                is_last
-                and shape == whole
-                and all(counts_along(self._facts, *other, self._aliases) for other in others)
-            ):
-                return axis, position
-        return 0, None
 
     def _appended_series(self, state: State, writer: ir.Node) -> Iterator[Series]:
         """Yield an empty tensor to which each step appends an element, at its end or at its start."""
