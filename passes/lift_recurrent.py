@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from functools import partial
 
@@ -13,9 +13,10 @@ import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.inlining import functions_with, inline_functions
+from rnnlower.graph.loop_signature import loops_and_scans
 from rnnlower.graph.names import NameSource, all_names
 from rnnlower.graph.rollback import rollback_on_failure
-from rnnlower.graph.walk import LocatedNode, default_opset, display_name, node_names, subgraphs_of, walk
+from rnnlower.graph.walk import LocatedNode, display_name, node_names, subgraphs_of, walk
 from rnnlower.lifting.affine_forms import NotLiftableError
 from rnnlower.lifting.attention import has_matrix_state
 from rnnlower.lifting.attention_emission import lift_attention
@@ -29,6 +30,7 @@ from rnnlower.lifting.line_steps import Line
 from rnnlower.lifting.loops import loop_frame
 from rnnlower.passes.base import Pass
 from rnnlower.passes.joined_values import has_read_parts, has_writes, join_writes, read_parts
+from rnnlower.passes.matrix_lines import NothingLiftedError, lift_matrix_lines
 from rnnlower.passes.sequences import StackSequencesPass
 from rnnlower.passes.simpler_control_flow import TakeBranchesPass
 from rnnlower.passes.simpler_steps import has_simpler_steps, simplify_steps
@@ -45,10 +47,6 @@ def _lifted_nodes_are_gone(model: ir.Model, lifting: LiftRecurrentPass) -> bool:
     """Return whether no Loop or Scan that was lifted is left."""
     gone = {(each.path, each.name) for each in lifting.lifted if each.op_type and each.form != "line"}
     return not gone & {(located.path, located.name) for located, _ in loops_and_scans(model)}
-
-
-class _NothingLiftedError(Exception):
-    """No line was lifted after its states were read in another way."""
 
 
 class _Trial:
@@ -197,9 +195,12 @@ class LiftRecurrentPass(Pass):
             else:
                 lifted += made
             self._trial = None
-        for graph, path in _graphs(model, self._names).items() if self.convolutions else ():
+        graphs = _graphs(model, self._names)
+        for graph, path in graphs.items() if self.lines and self.matrices else ():
+            lift_matrix_lines(self.facts, names, graph, partial(self._locate_line, path), states, kept)
+        for graph, path in graphs.items() if self.convolutions else ():
             self._lift_convolutions(names, graph, path, states, kept)
-        for graph, path in _graphs(model, self._names).items() if self.lines else ():
+        for graph, path in graphs.items() if self.lines else ():
             own, left = self._lift_lines(names, graph, path)
             lifted += own
             kept += left
@@ -293,6 +294,14 @@ class LiftRecurrentPass(Pass):
             node = maker
         return LocatedNode(node, self._names.get(node) or display_name(node), path, self.facts.opset)
 
+    def _locate_line(self, path: str, states: Sequence[ir.Value]) -> LocatedNode | None:
+        """Return the first operator of a line's second step; ``None`` if the line is not to be lifted."""
+        first = states[2].producer()
+        if first is None or len(states) <= self.steps:
+            return None
+        located = self._located(first, path)
+        return located if self._is_wanted(located) else None
+
     def _is_wanted(self, located: LocatedNode) -> bool:
         return self.nodes is None or any(matches_pattern(located, pattern) for pattern in self.nodes)
 
@@ -304,13 +313,13 @@ class LiftRecurrentPass(Pass):
         """
         reasons: list[LiftedNode] = []
         if any(has(self.facts, graph) for has in (has_read_parts, has_other_choices, has_writes)):
-            with contextlib.suppress(_NothingLiftedError), rollback_on_failure(self.facts.model):
+            with contextlib.suppress(NothingLiftedError), rollback_on_failure(self.facts.model):
                 join_writes(self.facts, names, graph)
                 read_parts(self.facts, names, graph)
                 write_choices(self.facts, names, graph)
                 lifted, reasons = self._lift_plain_lines(names, graph, path)
                 if not lifted:
-                    raise _NothingLiftedError
+                    raise NothingLiftedError
                 return lifted, reasons
             self.facts.forget()
         lifted, kept = self._lift_plain_lines(names, graph, path)
@@ -380,17 +389,3 @@ def _graphs(model: ir.Model, names: Mapping[ir.Node, str] | None = None) -> dict
     """Return the main graph and those of branches and bodies that have nodes, with their paths."""
     nodes = walk(model.graph, names=names)
     return {node.graph: path for node, path in nodes if isinstance(node.graph, ir.Graph)}
-
-
-def loops_and_scans(model: ir.Model) -> Iterator[tuple[LocatedNode, ir.Node | None]]:
-    """Yield the Loop and Scan nodes of a model, the inner ones first, each with the node around it."""
-    opset, paths, names = default_opset(model), dict(walk(model.graph)), node_names(model)
-
-    def nested(graph: ir.Graph, owner: ir.Node | None) -> Iterator[tuple[LocatedNode, ir.Node | None]]:
-        for node in graph:
-            for body in subgraphs_of(node):
-                yield from nested(body, node)
-            if not node.domain and node.op_type in _FRAMES:
-                yield LocatedNode(node, names[node], paths[node], opset), owner
-
-    yield from nested(model.graph, None)

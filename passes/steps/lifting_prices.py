@@ -9,11 +9,12 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts, trip_count
+from rnnlower.graph.loop_signature import loops_and_scans
 from rnnlower.graph.walk import walk
 from rnnlower.lowering.pricing import count_costs
 from rnnlower.lowering.sketching import USUAL_STEPS, cheapest
 from rnnlower.lowering.weights import private_weights
-from rnnlower.passes.lift_recurrent import LiftRecurrentPass, loops_and_scans
+from rnnlower.passes.lift_recurrent import LiftRecurrentPass
 from rnnlower.passes.static_shapes import InferTypesPass
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.operators import RECURRENT_OPS

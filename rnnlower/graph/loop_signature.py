@@ -1,8 +1,9 @@
-"""The signatures of Loop and Scan: which values go from iteration to iteration, which are stacked."""
+"""The Loops and Scans of a model: which values go from iteration to iteration, which are stacked."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,14 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from rnnlower.graph.operator_kinds import VIEWS
-from rnnlower.graph.walk import look_through_identities
+from rnnlower.graph.walk import (
+    LocatedNode,
+    default_opset,
+    look_through_identities,
+    node_names,
+    subgraphs_of,
+    walk,
+)
 
 FIRST_SCAN_WITHOUT_BATCH = 9
 """The opset below which a Scan takes the lengths of its sequences first, and has a batch axis."""
@@ -87,3 +95,17 @@ def counters(body: ir.Graph, step: int) -> list[NDArray[Any]]:
     """
     pairs = zip(body.inputs, (np.array(step, np.int64), np.array(True)), strict=False)
     return [array.reshape(1) if value.shape else array for value, array in pairs]
+
+
+def loops_and_scans(model: ir.Model) -> Iterator[tuple[LocatedNode, ir.Node | None]]:
+    """Yield the Loop and Scan nodes of a model, the inner ones first, each with the node around it."""
+    opset, paths, names = default_opset(model), dict(walk(model.graph)), node_names(model)
+
+    def nested(graph: ir.Graph, owner: ir.Node | None) -> Iterator[tuple[LocatedNode, ir.Node | None]]:
+        for node in graph:
+            for body in subgraphs_of(node):
+                yield from nested(body, node)
+            if not node.domain and node.op_type in ("Loop", "Scan"):
+                yield LocatedNode(node, names[node], paths[node], opset), owner
+
+    yield from nested(model.graph, None)

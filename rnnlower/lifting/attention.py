@@ -18,14 +18,16 @@ import onnx_ir as ir
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.loop_signature import State
 from rnnlower.graph.operator_kinds import VIEWS
-from rnnlower.graph.walk import is_read, look_through_identities
+from rnnlower.graph.walk import is_read, look_through_identities, producer_of
 from rnnlower.lifting.affine_forms import NotLiftableError
 from rnnlower.lifting.frames import Frame, skip_casts
 from rnnlower.lifting.product_sums import Factor, Term
 from rnnlower.lifting.products import ProductReader
 
 _KEEPING_SIGNS = VIEWS | {"Expand", "Slice", "Transpose"}
-_POSITIVE = ("Exp", "Sigmoid")
+_POSITIVE = ("Exp", "Sigmoid", "Softplus")
+_COMBINING = ("Add", "Div", "Max", "Mul", "Pow", "Sum")
+"""Operators whose results are not negative if their operands are not."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -259,19 +261,23 @@ def _find_value_axis(
 
 def _is_positive(facts: Facts, value: ir.Value, outer: Mapping[ir.Value, ir.Value]) -> bool:
     """Return whether no element of a value is negative; `outer` maps elements of a step to their series."""
-    while True:
-        value = outer.get(value, value)
-        constant = facts.constant(value)
-        if constant is not None:
-            return bool((constant >= 0).all())
-        producer = value.producer()
-        if producer is None or producer.domain or producer.inputs[0] is None:
-            return False
-        if producer.op_type in _POSITIVE:
-            return True
-        if producer.op_type not in _KEEPING_SIGNS:
-            return False
-        value = producer.inputs[0]
+    value = outer.get(value, value)
+    constant, node = facts.constant(value), value.producer()
+    if constant is not None:
+        return bool((constant >= 0).all())
+    if node is None or node.domain or node.inputs[0] is None:
+        return False
+    if node.op_type in _POSITIVE:
+        return True
+    if node.op_type in _KEEPING_SIGNS:
+        return _is_positive(facts, node.inputs[0], outer)
+    operands = [*filter(None, node.inputs)]
+    if node.op_type == "Sub":
+        whole, part = facts.constant(operands[0]), producer_of(operands[1], "Sigmoid")
+        return whole is not None and bool((whole >= 1).all()) and part is not None
+    # A product may be of several decays, and one may have a lower bound: a + (1 - a) * sigmoid(x).
+    operands = operands[:1] if node.op_type == "Pow" else operands
+    return node.op_type in _COMBINING and all(_is_positive(facts, each, outer) for each in operands)
 
 
 def _find_read(

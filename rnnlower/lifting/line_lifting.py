@@ -14,7 +14,6 @@ from rnnlower.graph.names import NameSource
 from rnnlower.graph.operator_kinds import RESHAPING, VIEWS
 from rnnlower.graph.rewiring import remove_orphans, replace_value
 from rnnlower.graph.rollback import rollback_on_failure
-from rnnlower.graph.slicing import Part, cut_parts
 from rnnlower.graph.walk import LocatedNode, ancestors, is_read, look_through, producer_of
 from rnnlower.lifting.affine_forms import Atoms, NotLiftableError
 from rnnlower.lifting.cell_search import (
@@ -29,7 +28,7 @@ from rnnlower.lifting.emission import EmittedNode, emit_cell, emit_result, emit_
 from rnnlower.lifting.frames import Series
 from rnnlower.lifting.hoisting import make_input_part
 from rnnlower.lifting.lifted_nodes import Lifted, LiftedNode
-from rnnlower.lifting.line_steps import Line, LineStep
+from rnnlower.lifting.line_steps import Line, LineStep, find_origin
 from rnnlower.lifting.results import Result, require_mask, require_steps
 from rnnlower.lifting.row_masks import (
     FIRST_SKIPPING_OPSET,
@@ -204,7 +203,7 @@ class LineLifter:
         With `is_longer` it keeps all steps of the tensor they come from, even those that no row has.
         """
         tags = tagged_shape(self._facts, leaves[0])[0] if tags is None else tags
-        origins = [self._find_origin(leaf) for leaf in leaves]
+        origins = [find_origin(self._facts, leaf) for leaf in leaves]
         (first, *_), places = origins, [None if each is None else each.start for each in origins]
         count = len(leaves)
         for reverse in (False, True):
@@ -240,27 +239,6 @@ class LineLifter:
         """Move the emitted nodes into the graph, so that facts about them are known."""
         self._graph.extend(self._e.nodes)
         self._e.nodes.clear()
-
-    def _find_origin(self, leaf: ir.Value) -> Part | None:
-        """Return the tensor that a value was cut from, and where; refuse a place from an unknown end."""
-        view, facts = look_through(leaf), self._facts
-        node, dims = view.producer(), facts.dims(view)
-        parts = [] if node is None else cut_parts(node, facts)
-        if node is None or dims is None or not parts or facts.dtype(parts[0].whole) != facts.dtype(leaf):
-            return None
-        found = parts[node.outputs.index(view)]
-        if found.start < 0:
-            raise NotLiftableError("the length of an input is not known")
-        if not isinstance(found.size, int):
-            return None
-        if node.op_type == "Split" and look_through(found.whole) is found.whole:
-            outer = self._find_origin(found.whole)
-            if outer is not None and outer.axis == found.axis and outer.keeps_axis:
-                found = dataclasses.replace(outer, start=outer.start + found.start, size=found.size)
-        if facts.dims(leaf) == dims:
-            return found
-        is_squeezed = found.keeps_axis and (*dims[: found.axis], *dims[found.axis + 1 :]) == facts.dims(leaf)
-        return dataclasses.replace(found, keeps_axis=False) if is_squeezed and found.size == 1 else None
 
     def _replace_results(
         self, found: FoundCell, emitted: EmittedNode, names: dict[ir.Value, str | None]

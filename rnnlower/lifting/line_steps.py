@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
+from rnnlower.graph.slicing import Part, cut_parts
 from rnnlower.graph.symbols import UNKNOWN
 from rnnlower.graph.walk import look_through, producer_of
 from rnnlower.lifting.affine_forms import AffineForm, Atoms, NotLiftableError
@@ -136,6 +137,28 @@ def find_source(value: ir.Value) -> tuple[str, ir.Value | None]:
     if producer is None or not producer.inputs:
         return "", base
     return producer.op_type, producer.inputs[0]
+
+
+def find_origin(facts: Facts, leaf: ir.Value) -> Part | None:
+    """Return the tensor that a value was cut from, and where; refuse a place from an unknown end."""
+    view = look_through(leaf)
+    node, dims = view.producer(), facts.dims(view)
+    parts = [] if node is None else cut_parts(node, facts)
+    if node is None or dims is None or not parts or facts.dtype(parts[0].whole) != facts.dtype(leaf):
+        return None
+    found = parts[node.outputs.index(view)]
+    if found.start < 0:
+        raise NotLiftableError("the length of an input is not known")
+    if not isinstance(found.size, int):
+        return None
+    if node.op_type == "Split" and look_through(found.whole) is found.whole:
+        outer = find_origin(facts, found.whole)
+        if outer is not None and outer.axis == found.axis and outer.keeps_axis:
+            found = dataclasses.replace(outer, start=outer.start + found.start, size=found.size)
+    if facts.dims(leaf) == dims:
+        return found
+    is_squeezed = found.keeps_axis and (*dims[: found.axis], *dims[found.axis + 1 :]) == facts.dims(leaf)
+    return dataclasses.replace(found, keeps_axis=False) if is_squeezed and found.size == 1 else None
 
 
 def preceding_element(leaf: ir.Value, after: ir.Value | None) -> ir.Value | None:

@@ -17,7 +17,6 @@ nn, functional = torch.nn, torch.nn.functional
 B, T, FEATURES = 2, 12, 16
 
 
-@torch.jit.script
 def delta_rule(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, beta: torch.Tensor, g: torch.Tensor, S: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -31,7 +30,6 @@ def delta_rule(
     return torch.stack(outputs, 2), S
 
 
-@torch.jit.script
 def delta_rule_into_a_buffer(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, beta: torch.Tensor, g: torch.Tensor, S: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -45,7 +43,6 @@ def delta_rule_into_a_buffer(
     return outputs, S
 
 
-@torch.jit.script
 def delta_rule_into_rows(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, beta: torch.Tensor, g: torch.Tensor, S: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -59,7 +56,6 @@ def delta_rule_into_rows(
     return outputs.permute(1, 2, 0, 3), S
 
 
-@torch.jit.script
 def state_space(
     x: torch.Tensor, b: torch.Tensor, c: torch.Tensor, dt: torch.Tensor, a: torch.Tensor, S: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -73,7 +69,7 @@ def state_space(
 
 class DeltaNet(nn.Module):
     states: ClassVar[dict[str, tuple[int, ...]]] = {"S": (2, 8, 8)}
-    rule = staticmethod(delta_rule)
+    rule = staticmethod(torch.jit.script(delta_rule))
 
     def __init__(self) -> None:
         super().__init__()
@@ -96,17 +92,17 @@ class DeltaNet(nn.Module):
 
 
 class DeltaNetIntoABuffer(DeltaNet):
-    rule = staticmethod(delta_rule_into_a_buffer)
+    rule = staticmethod(torch.jit.script(delta_rule_into_a_buffer))
 
 
 class DeltaNetIntoRows(DeltaNet):
-    rule = staticmethod(delta_rule_into_rows)
+    rule = staticmethod(torch.jit.script(delta_rule_into_rows))
 
 
 class Mamba2(nn.Module):
     states: ClassVar[dict[str, tuple[int, ...]]] = {"S": (4, 8, 16), "C": (64, 3)}
     padding = 0
-    space = staticmethod(state_space)
+    space = staticmethod(torch.jit.script(state_space))
 
     def __init__(self) -> None:
         super().__init__()
@@ -174,6 +170,52 @@ def test_a_block_is_lifted_and_runs_in_chunks(module: Any, dynamic: bool) -> Non
     kernels = {node.op_type for node in kernel.graph.node if node.domain == "com.microsoft"}
     assert kernels == {"LinearAttention", *(convolutions if "C" in module.states else [])}
     for model in (source, lifted, chunks, kernel):
+        for got, want in zip(run(model, feeds), wanted, strict=True):
+            np.testing.assert_allclose(got, want, atol=1e-5, rtol=1e-4)
+
+
+class TracedDeltaNet(DeltaNet):
+    rule = staticmethod(delta_rule)
+
+
+class TracedDeltaNetIntoABuffer(DeltaNet):
+    rule = staticmethod(delta_rule_into_a_buffer)
+
+
+class TracedDeltaNetIntoRows(DeltaNet):
+    rule = staticmethod(delta_rule_into_rows)
+
+
+class TracedMamba2(PaddedMamba2):
+    space = staticmethod(state_space)
+
+
+@pytest.mark.parametrize("rows", [B, "N"])
+@pytest.mark.parametrize("dynamo", [True, False])
+@pytest.mark.parametrize(
+    "module", [TracedDeltaNet, TracedDeltaNetIntoABuffer, TracedDeltaNetIntoRows, TracedMamba2]
+)
+def test_a_traced_block_is_lifted(module: Any, dynamo: bool, rows: int | str) -> None:
+    torch.manual_seed(0)
+    own, given = module().eval(), {"x": torch.randn(B, T, FEATURES)}
+    given |= {name: torch.randn(B, *shape) for name, shape in module.states.items()}
+    options: dict[str, Any] = {"input_names": [*given], "output_names": ["y", "S_out"]}
+    if rows == "N":
+        sizes = {name: {0: "N"} for name in given}
+        options |= {"dynamic_shapes": (*sizes.values(),)} if dynamo else {"dynamic_axes": sizes}
+    file = io.BytesIO()
+    if dynamo:
+        source = torch.onnx.export(own, (*given.values(),), dynamo=True, verbose=False, **options).model_proto
+    else:
+        torch.onnx.export(own, (*given.values(),), file, dynamo=False, opset_version=17, **options)
+        source = onnx.load_from_string(file.getvalue())
+    lifted, report = rnnlower.lift.with_report(source)
+    found = [(node.form, node.op_type) for node in report.nodes if node.op_type != "CausalConvWithState"]
+    assert found == [("line", "LinearAttention")]
+    assert not {"Loop", "Scan"} & {node.op_type for node in lifted.graph.node}
+    wanted = [value.detach().numpy() for value in own(*given.values())]
+    feeds = {name: value.numpy() for name, value in given.items()}
+    for model in (source, lifted, rnnlower.scan(lifted, unroll_factor=4)):
         for got, want in zip(run(model, feeds), wanted, strict=True):
             np.testing.assert_allclose(got, want, atol=1e-5, rtol=1e-4)
 
