@@ -357,6 +357,7 @@ def test_a_profile_keeps_recurrent_nodes() -> None:
         rnnlower.quantize(LongMemory("GRU", 4).build(), calibration={"X": recordings(2, 3)}, target="sonnx")
 
 
+@pytest.mark.usefixtures("forks")
 def test_the_result_is_measured_on_another_runtime(tmp_path: Path) -> None:
     source = save(LongMemory("LSTM", 8, SHORT).build(), tmp_path)
     np.savez(tmp_path / "rec.npz", X=recordings(8, SHORT))
