@@ -16,8 +16,11 @@ from support.forking import python
 typer.main.get_command = functools.cache(typer.main.get_command)
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Heed signals that nohup and background shells ignore, as child processes would then do."""
+    # The interpreter then frees at its end what it would otherwise report as a leak. Before, pytest collects
+    # garbage several times.
+    config.add_cleanup(gc.unfreeze)
     for number in (signal.SIGINT, signal.SIGHUP):
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler)
@@ -28,11 +31,6 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(2_000_000, 20, 20)
-
-
-def pytest_unconfigure() -> None:
-    """Let the interpreter free at its end what it would otherwise report as a leak."""
-    gc.unfreeze()
 
 
 @pytest.fixture

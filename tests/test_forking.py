@@ -33,6 +33,8 @@ _SAID = "import os, sys; print(sys.argv, os.getcwd(), __name__, sys.path[0], os.
         (["-c", "raise SystemExit('said')"], None),
         (["-c", "raise ValueError('a')"], None),
         (["-c", "import os; os.kill(os.getpid(), 9)"], None),
+        (["-c", "import atexit; atexit.register(print, 'at the end')"], None),
+        (["-c", "import threading; threading.Timer(0.1, print, ['later']).start()"], None),
         (["-W", "error", "-c", "import warnings; warnings.warn('a')"], None),
     ],
     ids=lambda value: " ".join(value)[:20] if isinstance(value, list) else "",

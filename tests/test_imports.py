@@ -35,8 +35,9 @@ def run(line):
 
 for line in json.loads(sys.argv[1]):
     if "--help" not in line:
-        # Every other command needs these.
-        import numpy, onnx, onnx_ir
+        # Every other command needs these, and what they import.
+        import onnx_ir, sympy, typer._adapters, rnnlower.cli.tables, rnnlower.cli.commands.examining
+        import rnnlower.files.publishing, rnnlower.graph.facts, rnnlower.recurrent.suspicions
     reading, writing = os.pipe()
     if process := os.fork():
         os.close(writing)

@@ -53,11 +53,12 @@ class Examples:
         self._origins: dict[ir.Value, ir.Value] = {}
         self._inputs = inputs
         self._iterations: dict[tuple[Facts, ir.Node], int | None] = {}
+        self._known: dict[tuple[int, ...], Facts] = {}
         self.multiples = {symbol: self._find_multiple(maxima, symbol) for symbol in maxima}
         self.least = dict(self.multiples)
         self._whole = [Size.of(symbol, most, self.multiples[symbol]) for symbol, most in maxima.items()]
         self._lengths = _lengths(maxima, self.multiples)
-        self._worlds = [self._facts_at(each) for each in self._lengths]
+        self._worlds = [self._facts_of(each) for each in self._lengths]
         self._open = self._facts_at({symbol: ir.SymbolicDim(LENGTH % n) for n, symbol in enumerate(maxima)})
         self._short = self._short_facts(maxima)
         # Where other sizes than lengths are open.
@@ -95,7 +96,7 @@ class Examples:
     def _accepts(self, lengths: Mapping[str, int]) -> bool | None:
         """Return whether no node fails at these lengths, by the shapes; ``None`` if they do not tell."""
         try:
-            facts = self._facts_at(lengths)
+            facts = self._facts_of(lengths)
         except InvalidModelError:
             return False
         first = next((node for node in self.model.graph if _fails(node, facts)), None)
@@ -111,7 +112,7 @@ class Examples:
                 # A size below 0: it is too short.
                 with contextlib.suppress(InvalidModelError):
                     lengths = {**maxima, symbol: length}
-                    worlds.append((lengths, self._facts_at(lengths)))
+                    worlds.append((lengths, self._facts_of(lengths)))
         return worlds
 
     def short_contents(self, value: ir.Value) -> list[Array]:
@@ -134,6 +135,13 @@ class Examples:
         kept = [number for number, each in enumerate(self._lengths) if each[symbol] >= least]
         self._lengths = [self._lengths[number] for number in kept]
         self._worlds = [self._worlds[number] for number in kept]
+
+    def _facts_of(self, lengths: Mapping[str, int]) -> Facts:
+        """Return the facts about the model at lengths that may be asked for again."""
+        key = (*lengths.values(),)
+        if key not in self._known:
+            self._known[key] = self._facts_at(lengths)
+        return self._known[key]
 
     def _facts_at(
         self,

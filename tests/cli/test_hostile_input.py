@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -183,13 +184,13 @@ def test_nesting_as_deep_as_protobuf_reads(tmp_path: Path) -> None:
     expect(invoke("inspect", path), 0)
 
 
-def test_chain_of_thousands_of_nodes(tmp_path: Path) -> None:
+def test_chain_of_more_nodes_than_python_nests_calls(tmp_path: Path) -> None:
     """Weights at the end of a long chain of constants, X at the end of another."""
     model = hostile_lstm()
     cell = model.graph.node[0]
     chains = []
     for start in ("W", "X"):
-        names = [start, *(f"{start}_{number}" for number in range(2000))]
+        names = [start, *(f"{start}_{number}" for number in range(sys.getrecursionlimit()))]
         chains += [helper.make_node("Identity", [a], [b]) for a, b in itertools.pairwise(names)]
         cell.input[("X", "W").index(start)] = names[-1]
     nodes = [*chains, onnx.NodeProto.FromString(cell.SerializeToString())]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 from pathlib import Path
 
@@ -22,8 +23,21 @@ def silero() -> Path:
     return found[0]
 
 
+@functools.cache
+def lowered(path: Path, strategy: str) -> onnx.ModelProto:
+    options = {"input_shapes": _SHAPES} if strategy == "unroll" else {}
+    result = getattr(rnnlower, strategy)(path, **options)
+    assert isinstance(result, onnx.ModelProto)
+    return result
+
+
+@functools.cache
+def inspected(path: Path) -> list[rnnlower.RecurrentNode]:
+    return rnnlower.inspect(path)
+
+
 def test_inspect_finds_the_nodes_under_if(silero: Path) -> None:
-    nodes = rnnlower.inspect(silero)
+    nodes = inspected(silero)
     assert {node.op_type for node in nodes} == {"LSTM"}
     assert all("branch" in node.path for node in nodes)
     assert {node.hidden_size for node in nodes} == {128}
@@ -31,11 +45,10 @@ def test_inspect_finds_the_nodes_under_if(silero: Path) -> None:
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_lowered_agrees_with_the_native_model(silero: Path, strategy: str) -> None:
-    options = {"input_shapes": _SHAPES} if strategy == "unroll" else {}
-    lowered = getattr(rnnlower, strategy)(silero, **options)
-    assert recurrent_left(lowered) == []
-    assert interface(lowered) == interface(onnx.load(silero))
-    result = rnnlower.verify(silero, lowered, trials=3)
+    model = lowered(silero, strategy)
+    assert recurrent_left(model) == []
+    assert interface(model) == interface(onnx.load(silero))
+    result = rnnlower.verify(silero, model, trials=3)
     assert result, str(result)
     assert result.engines == {"reference": "onnxruntime", "candidate": "onnxruntime"}
 
@@ -46,8 +59,7 @@ def test_unroll_asks_for_the_input_shape(silero: Path) -> None:
 
 
 def test_weights_computed_in_the_branches_are_folded(silero: Path) -> None:
-    lowered = rnnlower.scan(silero)
-    assert isinstance(lowered, onnx.ModelProto)
-    scans = [node for node in all_nodes(lowered) if node.op_type == "Scan"]
-    assert len(scans) == len(rnnlower.inspect(silero))
-    assert lowered.ByteSize() <= 1.05 * silero.stat().st_size
+    model = lowered(silero, "scan")
+    scans = [node for node in all_nodes(model) if node.op_type == "Scan"]
+    assert len(scans) == len(inspected(silero))
+    assert model.ByteSize() <= 1.05 * silero.stat().st_size

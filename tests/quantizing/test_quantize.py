@@ -82,7 +82,7 @@ def test_scales_do_not_depend_on_the_number_of_steps(op_type: str, direction: st
     counts = []
     for steps in (3, 9):
         source = dataclasses.replace(shape, steps=steps).build()
-        data = {"X": recordings(48, steps)}
+        data = {"X": recordings(16, steps)}
         _, report = rnnlower.quantize.with_report(source, calibration=data, strategy="unroll", verify=True)
         assert report.sqnr is not None
         assert report.sqnr > 20
@@ -150,7 +150,7 @@ def test_the_rest_is_quantized_by_the_runtimes_tool() -> None:
 
 def test_a_step_model_is_looped_with_its_states() -> None:
     step = rnnlower.stream(LongMemory("LSTM").build(), chunk=1)
-    _, report = rnnlower.quantize.with_report(step, calibration={"X": recordings(4)}, verify=True)
+    _, report = rnnlower.quantize.with_report(step, calibration={"X": recordings(4, 100)}, verify=True)
     assert report.sqnr is not None
     assert report.sqnr >= 24.5
     assert [output.name for output in report.outputs] == ["Y"]
@@ -357,6 +357,7 @@ def test_a_profile_keeps_recurrent_nodes() -> None:
         rnnlower.quantize(LongMemory("GRU", 4).build(), calibration={"X": recordings(2, 3)}, target="sonnx")
 
 
+@pytest.mark.usefixtures("forks")
 def test_the_result_is_measured_on_another_runtime(tmp_path: Path) -> None:
     source = save(LongMemory("LSTM", 8, SHORT).build(), tmp_path)
     np.savez(tmp_path / "rec.npz", X=recordings(8, SHORT))
@@ -373,7 +374,7 @@ def test_the_result_is_measured_on_another_runtime(tmp_path: Path) -> None:
 @pytest.mark.parametrize("op_type", ["LSTM", "GRU"])
 def test_states_are_carried_as_integers(op_type: str) -> None:
     step = rnnlower.stream(LongMemory(op_type, 32).build(), chunk=1)
-    given = {"calibration": {"X": recordings(4)}, "verify": True}
+    given = {"calibration": {"X": recordings(4, 100)}, "verify": True}
     of_floats = rnnlower.quantize.with_report(step, **given)[1]
     result, report = rnnlower.quantize.with_report(step, **given, integer_states=True)
     assert report.sqnr is not None

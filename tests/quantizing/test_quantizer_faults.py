@@ -11,6 +11,8 @@ from support.cli_helpers import rnnlower as command
 from support.cli_helpers import save
 from support.quantized_faults import QUANTIZER_FAULTS, planted
 
+import rnnlower
+
 ROLES = {
     "LSTM": ("x", "h factor", "h product", "sum iofc", "f Sigmoid", "i*c~", "f*c", "c", "h Tanh", "h"),
     "GRU": ("x", "h factor", "h product", "x sum zr", "sum zr", "g Tanh", "r*sum", "h-n", "z*(h-n)", "h"),
@@ -20,9 +22,14 @@ ROLES = {
 @pytest.mark.parametrize("op_type", ROLES)
 def test_a_fault_in_the_quantizers_of_any_role_is_noticed(op_type: str, tmp_path: Path) -> None:
     source, out = save(LongMemory(op_type, 16).build(), tmp_path), tmp_path / "out.onnx"
-    np.savez(tmp_path / "rec.npz", X=recordings(4, 40))
-    options = ("--calibration", tmp_path / "rec.npz", "--min-sqnr", "30", "--recurrent-only", "--json")
-    arguments = ("quantize", source, "-o", out, *options)
+    *calibrated, held = recordings(4, 40)
+    # A fault in the quantizers changes no range.
+    found = rnnlower.calibrate(source, {"X": np.array(calibrated)}, ranges=True)
+    assert found.ranges is not None
+    found.save_ranges(tmp_path / "ranges.json")
+    np.savez(tmp_path / "held.npz", X=held)
+    options = ("--calibration", tmp_path / "ranges.json", "--inputs", tmp_path / "held.npz")
+    arguments = ("quantize", source, "-o", out, *options, "--min-sqnr", "30", "--recurrent-only", "--json")
     for role in ROLES[op_type]:
         for fault in QUANTIZER_FAULTS:
             with planted(fault, role):

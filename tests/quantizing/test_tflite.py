@@ -50,7 +50,7 @@ def integer_lstm(source: onnx.ModelProto, scales: dict[str, dict], X: np.ndarray
 
 @pytest.mark.parametrize("strategy", ["scan", "unroll"])
 def test_the_result_agrees_with_the_arithmetic_of_the_integer_kernel(strategy: str) -> None:
-    source, data = LongMemory("LSTM", 24, 60).build(), recordings(8, 60)
+    source, data = LongMemory("LSTM", 24, 30).build(), recordings(8, 30)
     result, report = rnnlower.quantize.with_report(
         source, calibration={"X": data}, scheme="tflite", strategy=strategy, verify=True
     )
@@ -88,7 +88,7 @@ def test_peepholes_a_coupled_gate_and_two_directions() -> None:
     source.graph.initializer.append(numpy_helper.from_array(peepholes, "P"))
     node.input.extend(["", "", "", "P"])
     node.attribute.append(onnx.helper.make_attribute("input_forget", 1))
-    data = {"X": recordings(8, 60)}
+    data = {"X": recordings(8, 30)}
     report = rnnlower.quantize.with_report(source, calibration=data, scheme="tflite", verify=True)[1]
     assert report.sqnr is not None
     assert report.sqnr > 30

@@ -171,6 +171,27 @@ def _run(words: tuple[str, ...]) -> None:
         runpy.run_path(kind, run_name="__main__")
 
 
+def _end(status: object) -> None:
+    """End as Python does, but for freeing all objects of the libraries, which takes longer than most runs.
+
+    Return where there is more to say than a status.
+    """
+    import atexit
+    import contextlib
+    import os
+    import sys
+    import threading
+
+    if not isinstance(status, int | None):
+        return
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    with contextlib.suppress(OSError, ValueError):
+        for stream in filter(None, (sys.stdout, sys.stderr)):
+            stream.flush()
+        os._exit((status or 0) & 0xFF)
+
+
 def main(folder: str, number: str, *path: str) -> None:
     """Import the libraries from the path, fork, and run what was asked for in each fork."""
     plain = sys.path[1:]
@@ -190,7 +211,14 @@ def main(folder: str, number: str, *path: str) -> None:
         return
     sys.executable = f"{folder}/python"
     _take_place(*forked, plain)
-    _run(forked[0][0])
+    # What runs may take all names away from this module.
+    run, end = _run, _end
+    try:
+        run(forked[0][0])
+    except SystemExit as error:
+        end(error.code)
+        raise
+    end(0)
 
 
 if __name__ == "__main__":

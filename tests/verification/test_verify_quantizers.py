@@ -98,6 +98,7 @@ def test_rounding_before_a_quantizer_is_no_difference(dynamic: bool) -> None:
     assert "Linear node 'quantizer' makes " in " ".join(result.skipped)
 
 
+@pytest.mark.usefixtures("forks")
 def test_on_a_runtime_that_wants_shapes(tmp_path: Path) -> None:
     model = quantized(dynamic=True)
     result = verify(model, model, on=runtime_command(tmp_path, model=WANTS_SHAPES), trials=4)
