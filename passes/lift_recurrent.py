@@ -25,6 +25,7 @@ from rnnlower.lifting.chains import PRODUCTS, find_chains
 from rnnlower.lifting.frames import scan_frame
 from rnnlower.lifting.lifted_nodes import FrameLifter, Lifted, LiftedNode, join_directions
 from rnnlower.lifting.line_lifting import LineLifter
+from rnnlower.lifting.line_rolling import matrix_lines
 from rnnlower.lifting.line_search import match_line
 from rnnlower.lifting.line_steps import Line
 from rnnlower.lifting.loops import loop_frame
@@ -375,9 +376,13 @@ def _count_lifted(nodes: Sequence[LiftedNode]) -> int:
     return sum(node.op_type is not None for node in nodes)
 
 
-def has_chains(model: ir.Model, facts: Facts) -> bool:
-    """Return whether there may be straight lines of cells in the graphs of a model."""
-    return any(is_likely for graph in _graphs(model) for _, is_likely in find_chains(facts, graph))
+def has_lines(model: ir.Model, facts: Facts) -> bool:
+    """Return whether there may be straight lines in the graphs of a model."""
+    return any(
+        any(is_likely for _, is_likely in find_chains(facts, graph))
+        or any(True for _ in matrix_lines(facts, graph))
+        for graph in _graphs(model)
+    )
 
 
 def _is_removed(value: ir.Value) -> bool:

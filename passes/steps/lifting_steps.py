@@ -74,9 +74,9 @@ def lift_lines(work: LoweringWork) -> None:
     """
     if not {"Gemm", "MatMul"} & op_types(work.model):
         return
-    from rnnlower.passes.lift_recurrent import LiftRecurrentPass, has_chains
+    from rnnlower.passes.lift_recurrent import LiftRecurrentPass, has_lines
 
-    if has_chains(work.model, work.facts):
+    if has_lines(work.model, work.facts):
         names, semantics = work.options.nodes, work.options.semantics
         lifting = LiftRecurrentPass(names, frames=False, convolutions=False, gaps=False, semantics=semantics)
         _lift(work, lifting)
