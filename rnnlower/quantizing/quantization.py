@@ -24,7 +24,13 @@ from rnnlower.passes.command_options import QuantizeOptions
 from rnnlower.passes.convert_opset import ConvertOpsetPass
 from rnnlower.passes.options import LoweringOptions
 from rnnlower.passes.pipeline import lower_model
-from rnnlower.quantizing.measuring import MeasuredOutput, clipped_shares, count_steps, measure
+from rnnlower.quantizing.measuring import (
+    MeasuredOutput,
+    clipped_shares,
+    count_steps,
+    measure,
+    outputs_over_time,
+)
 from rnnlower.quantizing.model_preparation import prepare
 from rnnlower.quantizing.observing import Ranges, Role, find_ranges, read_ranges
 from rnnlower.quantizing.onnxruntime_tool import quantize_rest
@@ -131,7 +137,8 @@ def quantize_model(model: ir.Model, options: QuantizeOptions) -> QuantizeReport:
         if options.verify:
             options.report_progress("measuring")
             steps = count_steps(model, data.recordings, held)
-            outputs = measure(data.recordings, data.held, steps, floats, to_proto(result), options.on)
+            timed = outputs_over_time(model)
+            outputs = measure(data.recordings, data.held, steps, timed, floats, to_proto(result), options.on)
             clipped = clipped_shares(model, held, quantization)
     notes += _notes_on_ignored(quantization, options.runtime)
     report = QuantizeReport(
