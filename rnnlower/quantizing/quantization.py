@@ -110,7 +110,7 @@ def quantize_model(model: ir.Model, options: QuantizeOptions) -> QuantizeReport:
     """
     notes, suspicions = prepare(model, options), find_suspicions(model)
     scheme = SCHEMES[options.scheme].of(options)
-    _check_target(options)
+    _check_target(options, scheme)
     for located in find_recurrent(model):
         scheme.check(located)
     if default_opset(model) < _OPSET:
@@ -154,8 +154,8 @@ def quantize_model(model: ir.Model, options: QuantizeOptions) -> QuantizeReport:
     return report
 
 
-def _check_target(options: QuantizeOptions) -> None:
-    """Refuse a target that lacks quantizers, or does not compute products of the activations' type."""
+def _check_target(options: QuantizeOptions, scheme: Scheme) -> None:
+    """Refuse a target that lacks quantizers, the integers of activations, or products of them."""
     target = options.runtime
     if target is None:
         return
@@ -170,6 +170,13 @@ def _check_target(options: QuantizeOptions) -> None:
         raise UnsupportedModelError(
             f"target {target.name} does not compute products of {options.activations}",
             remedy=f"choose {' or '.join(wording.option('activations', each) for each in known)}",
+        )
+    if lacking := sorted(scheme.integers - {*target.dtypes.allowed}):
+        narrow = {"activations": "int8-only", "scheme": "qdq" if "uint8" in target.dtypes.allowed else "pow2"}
+        ways = [wording.option(key, value) for key, value in narrow.items() if getattr(options, key) != value]
+        raise UnsupportedModelError(
+            f"target {target.name} lacks {' and '.join(lacking)}, which the activations need",
+            remedy=f"choose {' and '.join(ways)}",
         )
 
 
