@@ -153,6 +153,7 @@ QUANTIZATION = [
     ),
     Case("a target that keeps recurrent nodes", f"{QUANTIZE} good.npz --target sonnx"),
     Case("a target without such products", f"{QUANTIZE} good.npz --no-verify --target ort-qnn"),
+    Case("a target without such integers", f"{QUANTIZE} good.npz --no-verify --target tensorrt"),
     Case("a target without integers", f"{QUANTIZE} good.npz --no-verify --target mnn"),
     Case("an output of strings", f"{QUANTIZE} many_recordings.npz", strings),
     Case("less than no headroom", f"{QUANTIZE} good.npz --headroom 0.5"),

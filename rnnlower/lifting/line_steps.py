@@ -18,7 +18,7 @@ from rnnlower.lifting.cell_search import as_vector, match_cell, tagged_shape
 from rnnlower.lifting.chains import PRODUCTS
 from rnnlower.lifting.equations import CellParameters
 from rnnlower.lifting.row_masks import match_where
-from rnnlower.lifting.symbolic_evaluation import Evaluator
+from rnnlower.lifting.symbolic_evaluation import Evaluator, check_depth
 from rnnlower.recurrent.node import Semantics
 from rnnlower.recurrent.operators import FLOAT_TYPES
 
@@ -193,17 +193,22 @@ class ValueNumbering:
         self.entries: list[object] = []
         self.numbers: dict[ir.Value, int] = {}
 
-    def add(self, value: ir.Value | None) -> int:
-        """Number a value, and those from which it is computed; return its number."""
+    def add(self, value: ir.Value | None, depth: int = 0) -> int:
+        """Number a value, and those from which it is computed; return its number.
+
+        Raises:
+            NotLiftableError: They are nested too deeply for a step.
+        """
         if value is None:
             return -1
         if value not in self.numbers:
-            entry = self._entry(value)
+            check_depth(depth)
+            entry = self._entry(value, depth)
             self.numbers[value] = len(self.numbers)
             self.entries.append(entry)
         return self.numbers[value]
 
-    def _entry(self, value: ir.Value) -> tuple[object, ...]:
+    def _entry(self, value: ir.Value, depth: int) -> tuple[object, ...]:
         facts, node = self.evaluator.facts, value.producer()
         size = self._sizes(value), facts.type(value)
         if value in self._states:
@@ -216,7 +221,7 @@ class ValueNumbering:
         if node is None or not self.evaluator.is_computed(value):
             is_number = facts.dtype(value) in FLOAT_TYPES
             return ("given", *size, None if is_number else value)
-        inputs = tuple(self.add(each) for each in node.inputs)
+        inputs = tuple(self.add(each, depth + 1) for each in node.inputs)
         attributes = tuple((name, _hashable(each)) for name, each in sorted(node.attributes.items()))
         return (node.domain, node.op_type, attributes, inputs, node.outputs.index(value), *size)
 

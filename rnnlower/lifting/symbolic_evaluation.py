@@ -31,6 +31,16 @@ _REVERSED = {"T": "R", "R": "T"}
 """The tag of a reversed axis of time."""
 
 
+def check_depth(depth: int) -> None:
+    """Refuse a step whose operators are nested too deeply for a cell, and for Python.
+
+    Raises:
+        NotLiftableError: They are.
+    """
+    if depth > _DEEPEST:
+        raise NotLiftableError(f"a step is nested more than {_DEEPEST} operators deep")
+
+
 class Evaluator:
     """An evaluator of values as forms.
 
@@ -86,8 +96,7 @@ class Evaluator:
         return form
 
     def _evaluate_nested(self, value: ir.Value) -> None:
-        if self._depth > _DEEPEST:
-            raise NotLiftableError(f"a step is nested more than {_DEEPEST} operators deep")
+        check_depth(self._depth)
         self._depth += 1
         try:
             self._evaluate(value)

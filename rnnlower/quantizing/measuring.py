@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -15,9 +15,11 @@ from rnnlower import wording
 from rnnlower.engines.catalog import find_engine
 from rnnlower.engines.opened_models import EngineError, open_on
 from rnnlower.errors import UnverifiableError
+from rnnlower.graph.walk import reachable, values_read_by
 from rnnlower.quantizing.observing import Role, observed_values
 from rnnlower.quantizing.quantizers import Quantization
 from rnnlower.quantizing.recordings import Array, Feeds, Recordings, Session, open_model
+from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.verification.engine_choice import products_saturate
 
 _QUARTERS = 4
@@ -57,7 +59,7 @@ class Noise:
 
     @property
     def quarters(self) -> list[float] | None:
-        """The ratios of the four quarters of the sequences, if there is a time axis of 4 steps or more."""
+        """The ratios of the four quarters of the sequences, if a clear time axis has 4 steps or more."""
         if not self.by_quarter:
             return None
         return [_decibels(*pair) for pair in zip(self.signal, self.noise, strict=True)]
@@ -70,7 +72,7 @@ class MeasuredOutput:
     Attributes:
         sqnr: The ratio of signal to noise in dB, of the file as it is written (onnxruntime without
             optimizations).
-        quarters: The same by quarter of the sequence, if it has a time axis.
+        quarters: The same by quarter of the sequence, if it has a time axis, and no other of that size.
         sqnr_default: The ratio in onnxruntime's default session.
         sqnr_on: The ratio on another runtime, if one was asked for.
     """
@@ -93,6 +95,18 @@ class MeasuredOutput:
         return min(-math.inf if math.isnan(ratio) else ratio for ratio in ratios if ratio is not None)
 
 
+def outputs_over_time(model: ir.Model) -> set[str]:
+    """Return the names of the outputs that are computed from Y, which has all steps; others have no time."""
+    nodes = {located.node for located in find_recurrent(model)}
+
+    def followed(value: ir.Value) -> list[ir.Value | None]:
+        return [] if value.producer() in nodes else values_read_by(value.producer())
+
+    sequences = {node.outputs[0] for node in nodes}
+    found = {value: reachable([value], followed) for value in model.graph.outputs}
+    return {str(value.name) for value, sources in found.items() if not sequences.isdisjoint(sources)}
+
+
 def count_steps(model: ir.Model, recordings: Recordings, held: Sequence[Sequence[Feeds]]) -> list[int | None]:
     """Return the number of time steps of each sequence, as its first recurrent node sees it."""
     if recordings.stream is not None:
@@ -108,11 +122,15 @@ def measure(
     recordings: Recordings,
     held: Sequence[Feeds],
     steps: Sequence[int | None],
+    timed: Collection[str],
     floats: Session,
     result: onnx.ModelProto,
     on: str | None,
 ) -> list[MeasuredOutput]:
-    """Return the ratios of signal to noise of each output on the recordings set aside."""
+    """Return the ratios of signal to noise of each output on the recordings set aside.
+
+    `steps` are the numbers of time steps of the sequences, `timed` the outputs that may have an axis of them.
+    """
     sessions: dict[str, Session] = {}
     carrying = Recordings(result, [])
     try:
@@ -138,7 +156,8 @@ def measure(
                     ) from error
                 for name, array in wanted.items():
                     noise = noises.setdefault(name, {}).setdefault(kind, Noise())
-                    noise.add(array, got[name], _time_axis(recordings, name, array, length))
+                    axis = _time_axis(recordings, name, array, length if name in timed else None)
+                    noise.add(array, got[name], axis)
     finally:
         for session in sessions.values():
             session.close()
@@ -155,10 +174,11 @@ def measure(
 
 
 def _time_axis(recordings: Recordings, name: str, array: Array, steps: int | None) -> int | None:
-    """Return the time axis of an output: the first whose size is the number of time steps."""
+    """Return the time axis of an output: the only one whose size is the number of time steps."""
     if recordings.stream is not None:
         return recordings.stream.outputs.get(name)
-    return next((axis for axis, size in enumerate(array.shape) if size == steps), None)
+    found = [axis for axis, size in enumerate(array.shape) if size == steps]
+    return found[0] if len(found) == 1 else None
 
 
 def _run_sequence(recordings: Recordings, session: Session, sequence: Feeds) -> dict[str, Array]:

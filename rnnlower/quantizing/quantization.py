@@ -24,7 +24,13 @@ from rnnlower.passes.command_options import QuantizeOptions
 from rnnlower.passes.convert_opset import ConvertOpsetPass
 from rnnlower.passes.options import LoweringOptions
 from rnnlower.passes.pipeline import lower_model
-from rnnlower.quantizing.measuring import MeasuredOutput, clipped_shares, count_steps, measure
+from rnnlower.quantizing.measuring import (
+    MeasuredOutput,
+    clipped_shares,
+    count_steps,
+    measure,
+    outputs_over_time,
+)
 from rnnlower.quantizing.model_preparation import prepare
 from rnnlower.quantizing.observing import Ranges, Role, find_ranges, read_ranges
 from rnnlower.quantizing.onnxruntime_tool import quantize_rest
@@ -104,7 +110,7 @@ def quantize_model(model: ir.Model, options: QuantizeOptions) -> QuantizeReport:
     """
     notes, suspicions = prepare(model, options), find_suspicions(model)
     scheme = SCHEMES[options.scheme].of(options)
-    _check_target(options)
+    _check_target(options, scheme)
     for located in find_recurrent(model):
         scheme.check(located)
     if default_opset(model) < _OPSET:
@@ -131,7 +137,8 @@ def quantize_model(model: ir.Model, options: QuantizeOptions) -> QuantizeReport:
         if options.verify:
             options.report_progress("measuring")
             steps = count_steps(model, data.recordings, held)
-            outputs = measure(data.recordings, data.held, steps, floats, to_proto(result), options.on)
+            timed = outputs_over_time(model)
+            outputs = measure(data.recordings, data.held, steps, timed, floats, to_proto(result), options.on)
             clipped = clipped_shares(model, held, quantization)
     notes += _notes_on_ignored(quantization, options.runtime)
     report = QuantizeReport(
@@ -147,8 +154,8 @@ def quantize_model(model: ir.Model, options: QuantizeOptions) -> QuantizeReport:
     return report
 
 
-def _check_target(options: QuantizeOptions) -> None:
-    """Refuse a target that lacks quantizers, or does not compute products of the activations' type."""
+def _check_target(options: QuantizeOptions, scheme: Scheme) -> None:
+    """Refuse a target that lacks quantizers, the integers of activations, or products of them."""
     target = options.runtime
     if target is None:
         return
@@ -163,6 +170,13 @@ def _check_target(options: QuantizeOptions) -> None:
         raise UnsupportedModelError(
             f"target {target.name} does not compute products of {options.activations}",
             remedy=f"choose {' or '.join(wording.option('activations', each) for each in known)}",
+        )
+    if lacking := sorted(scheme.integers - {*target.dtypes.allowed}):
+        narrow = {"activations": "int8-only", "scheme": "qdq" if "uint8" in target.dtypes.allowed else "pow2"}
+        ways = [wording.option(key, value) for key, value in narrow.items() if getattr(options, key) != value]
+        raise UnsupportedModelError(
+            f"target {target.name} lacks {' and '.join(lacking)}, which the activations need",
+            remedy=f"choose {' and '.join(ways)}",
         )
 
 

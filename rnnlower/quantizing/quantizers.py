@@ -19,7 +19,8 @@ from rnnlower.quantizing.schemes import Encoding, Scheme
 
 _WEIGHT, _ADDEND = " weight", "addend"
 
-_FINE, _MIN_STEP = 2.0**-60, 2.0**-100
+_FINE, _MIN_STEP, _MAX_STEP = 2.0**-60, 2.0**-100, 2.0**-30
+"""The steps without visible rounding, next to a scale; some recordings may be much smaller than the range."""
 
 
 @dataclasses.dataclass
@@ -112,7 +113,7 @@ class Quantizers:
         encoding = self._all.encoding(self._located, role, direction)
         if self._all.fine:
             # With power-of-two steps, growing values stay exact multiples.
-            step = e.scalar(max(encoding.rounded().scale * _FINE, _MIN_STEP))
+            step = e.scalar(min(max(encoding.rounded().scale * _FINE, _MIN_STEP), _MAX_STEP))
             return _emit_one(e, "Mul", _emit_one(e, "Round", _emit_one(e, "Div", value, step)), step)
         scale, zero_point = _parameters(e, encoding)
         return _emit_one(

@@ -89,6 +89,11 @@ class Scheme:
         """Return the scheme for the options."""
         return cls(options.activations, options.headroom, options.per_tensor, options.scheme == "pow2")
 
+    @property
+    def integers(self) -> set[str]:
+        """The names of the types of activations."""
+        return {self.dtype(role).name.lower() for role in ("x", "h")}
+
     def check(self, located: LocatedNode) -> None:
         """Refuse a node that the scheme does not support."""
 
@@ -193,6 +198,10 @@ class TfliteScheme(Scheme):
     @classmethod
     def of(cls, options: QuantizeOptions) -> Scheme:
         return cls(headroom=options.headroom, per_tensor=True)
+
+    @property
+    def integers(self) -> set[str]:
+        return {"int8", "int16"}
 
     def check(self, located: LocatedNode) -> None:
         """Refuse a node that TensorFlow Lite's operator cannot express.

@@ -268,3 +268,15 @@ def test_an_infinite_limit_keeps_the_loop() -> None:
         endless=np.float32(np.inf),
     )
     assert lift_and_compare(model) == [None]
+
+
+def test_a_step_of_hundreds_of_operators_stays() -> None:
+    """As many as Python cannot nest, which two layers without a clear border have."""
+
+    def step(number: int) -> str:
+        tanhs = " ".join(f"a{number}_{k + 1} = Tanh (a{number}_{k})" for k in range(500))
+        return f"p{number} = MatMul (h{number}, R) a{number}_0 = Add (p{number}, x) {tanhs}"
+
+    steps = " ".join(f"{step(k)} h{k + 1} = Tanh (a{k}_500)" for k in range(3))
+    model = parse(f"main (float[3, 4] x, float[3, 4] h0) => (float[3, 4] h3) {{ {steps} }}")
+    assert lift_and_compare(model) == [None]

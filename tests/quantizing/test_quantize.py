@@ -328,7 +328,9 @@ def test_scales_may_be_powers_of_two(op_type: str, activations: str, least: floa
         ("opencv", "uint16", "products of uint16; choose activations="),
         ("ort-qnn", "int8", "int8; choose activations=.int16. or activations=.uint16. or"),
         ("mnn", "int8-only", "target mnn takes no model that is quantized"),
-        ("tidl", "uint16", "type uint16 is not one of"),
+        ("tidl", "uint16", "target tidl lacks uint16.*; choose activations=.int8-only.$"),
+        ("tensorrt", "int8", "target tensorrt lacks int16.*; choose activations=.int8-only.$"),
+        ("iree", "int8-only", "target iree lacks uint8.*; choose scheme=.pow2.$"),
     ],
 )
 def test_a_target_that_lacks_the_integers_is_refused(target: str, activations: str, words: str) -> None:

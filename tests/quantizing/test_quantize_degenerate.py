@@ -71,3 +71,32 @@ def test_a_node_without_a_hidden_size(op_type: str) -> None:
     sqnr = rnnlower.quantize.with_report(source, calibration=data, verify=True)[1].sqnr
     assert sqnr is not None
     assert sqnr > 20
+
+
+@pytest.mark.parametrize("layout", [0, 1])
+@pytest.mark.parametrize(("rows", "units", "timed"), [(2, 4, ["Y"]), (8, 4, []), (2, 8, [])])
+def test_sizes_that_equal_the_number_of_steps_are_no_quarters(
+    layout: int, rows: int, units: int, timed: list[str]
+) -> None:
+    """Those of rows and units were shown for those of the sequence."""
+    source = model_of(
+        f"""(float[N, T, 3] X) => (float[A, B, C, D] Y, float[E, F, {units}] Y_h) {{
+            Y, Y_h = RNN <hidden_size = {units}, layout = {layout}> (X, W, R)
+        }}""",
+        W=(1, units, 3),
+        R=(1, units, units),
+    )
+    shape = (rows, 8) if layout else (8, rows)
+    data = np.random.default_rng(0).normal(size=(4, *shape, 3)).astype(np.float32)
+    report = rnnlower.quantize.with_report(source, calibration={"X": data}, verify=True)[1]
+    assert [each.name for each in report.outputs if each.quarters is not None] == timed
+
+
+def test_an_outlier_is_not_blamed_on_quantizers() -> None:
+    """It gave the check of their places steps between which the other recordings vanished."""
+    data = recordings(4, 6)
+    data[1] *= 1e25
+    report = rnnlower.quantize.with_report(
+        LongMemory("LSTM", 8).build(), calibration={"X": data}, verify=True
+    )[1]
+    assert report.sqnr is not None
