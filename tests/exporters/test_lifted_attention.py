@@ -190,19 +190,17 @@ class TracedMamba2(PaddedMamba2):
     space = staticmethod(state_space)
 
 
-@pytest.mark.parametrize("rows", [B, "N"])
 @pytest.mark.parametrize("dynamo", [True, False])
 @pytest.mark.parametrize(
     "module", [TracedDeltaNet, TracedDeltaNetIntoABuffer, TracedDeltaNetIntoRows, TracedMamba2]
 )
-def test_a_traced_block_is_lifted(module: Any, dynamo: bool, rows: int | str) -> None:
+def test_a_traced_block_is_lifted(module: Any, dynamo: bool) -> None:
     torch.manual_seed(0)
     own, given = module().eval(), {"x": torch.randn(B, T, FEATURES)}
     given |= {name: torch.randn(B, *shape) for name, shape in module.states.items()}
     options: dict[str, Any] = {"input_names": [*given], "output_names": ["y", "S_out"]}
-    if rows == "N":
-        sizes = {name: {0: "N"} for name in given}
-        options |= {"dynamic_shapes": (*sizes.values(),)} if dynamo else {"dynamic_axes": sizes}
+    sizes = {name: {0: "N"} for name in given}
+    options |= {"dynamic_shapes": (*sizes.values(),)} if dynamo else {"dynamic_axes": sizes}
     file = io.BytesIO()
     if dynamo:
         source = torch.onnx.export(own, (*given.values(),), dynamo=True, verbose=False, **options).model_proto
