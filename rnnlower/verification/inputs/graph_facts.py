@@ -37,7 +37,8 @@ def gather_facts(
     facts = Tracer(_infer_shapes(model, shapes)).facts
     facts.random_outputs = _random_outputs(model)
     facts.threshold = largest_threshold(model)
-    facts.has_narrow_pooling = partial(_has_narrow_pooling, model)
+    if not op_types(model).isdisjoint(_POOLING):
+        facts.has_narrow_pooling = partial(_has_narrow_pooling, model)
     padding = PadMetadata.read({entry.key: entry.value for entry in model.metadata_props})
     if padding is not None:
         facts.padded = {
@@ -75,8 +76,6 @@ def _has_narrow_pooling(model: onnx.ModelProto, shapes: Mapping[str, Sequence[in
     The ONNX spec rounds the number of windows down, to none. onnxruntime rounds it toward zero: a window of 2
     over one element gives one element at a stride of 2. Other runtimes give none or refuse the size.
     """
-    if op_types(model).isdisjoint(_POOLING):
-        return False
     dims = dict[str, Dims | None]()
     for graph in graphs_in(_infer_shapes(model, shapes).graph):
         dims |= {value.name: dims_of(value) for value in (*graph.input, *graph.value_info)}
