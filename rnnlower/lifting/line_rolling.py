@@ -16,6 +16,7 @@ from rnnlower.graph.walk import is_read, producer_of, subgraphs_of, values_read_
 from rnnlower.lifting.affine_forms import NotLiftableError
 from rnnlower.lifting.chains import dependents, producer_index
 from rnnlower.lifting.line_steps import find_origin
+from rnnlower.lifting.symbolic_evaluation import check_depth
 from rnnlower.lowering.emitter import Emitters
 
 _SUMS = ("Add", "Sub", "Sum")
@@ -201,13 +202,14 @@ class LineRoller:
             raise NotLiftableError("its steps differ")
         return [*zip(*found, strict=True)]
 
-    def _value(self, column: Column) -> ir.Value:
+    def _value(self, column: Column, depth: int = 0) -> ir.Value:
         """Return the value of the body that stands for a column."""
         if column not in self._known:
-            self._known[column] = self._make_value(column)
+            check_depth(depth)
+            self._known[column] = self._make_value(column, depth)
         return self._known[column]
 
-    def _make_value(self, column: Column) -> ir.Value:
+    def _make_value(self, column: Column, depth: int) -> ir.Value:
         first, owners = column[0], [self._owners.get(value, -1) for value in column]
         steps = [*range(len(column))]
         is_old = owners == [step - 1 for step in steps]
@@ -226,17 +228,15 @@ class LineRoller:
         nodes = [node for value in column if (node := value.producer()) is not None]
         places = {value.index() for value in column}
         if len(nodes) == len(column) and len(places) == 1 and _are_alike(nodes):
-            return self._copy_nodes(nodes)[places.pop() or 0]
+            return self._copy_nodes(nodes, depth)[places.pop() or 0]
         if not is_given:
             raise NotLiftableError("its steps differ")
         return self._stack(column)
 
-    def _copy_nodes(self, nodes: Sequence[ir.Node]) -> Sequence[ir.Value]:
+    def _copy_nodes(self, nodes: Sequence[ir.Node], depth: int) -> Sequence[ir.Value]:
         """Copy a node of each step into the body."""
-        given = [
-            None if values[0] is None else self._value(tuple(value for value in values if value is not None))
-            for values in zip(*(node.inputs for node in nodes), strict=True)
-        ]
+        columns = [[*filter(None, values)] for values in zip(*(node.inputs for node in nodes), strict=True)]
+        given = [self._value((*column,), depth + 1) if column else None for column in columns]
         node = nodes[0]
         outputs = [self._new_value("value", [out]) for out in node.outputs]
         return self._body.add(

@@ -69,6 +69,7 @@ def make_line(
     places: str = "01234",
     updates: dict[int, str] | None = None,
     *,
+    read: str = READ,
     decay: str = "0.9",
     start: str = "S",
     end: str = JOIN,
@@ -83,7 +84,7 @@ def make_line(
     text = LINE.replace("OUTPUTS", outputs).replace("DECAY", decay).replace("START", start)
     text = text.replace("ZEROS", ", ".join("0" * 32))
     for number, place in enumerate(places):
-        step = READ.replace("PLACE", place) + (updates or {}).get(number, UPDATE) + OUTPUT
+        step = read.replace("PLACE", place) + (updates or {}).get(number, UPDATE) + OUTPUT
         text += step.replace("NEXT", str(number + 1)).replace("#", str(number))
     return onnx.parser.parse_model(f"{text} {end} }}")
 
@@ -151,4 +152,12 @@ def test_steps_of_any_line(model: onnx.ModelProto) -> None:
 )
 def test_steps_that_are_no_line(model: onnx.ModelProto) -> None:
     onnx.checker.check_model(model, full_check=True)
+    compare(model, rnnlower.lift(model), 5, (2,))
+
+
+def test_steps_may_nest_more_deeply_than_python_does() -> None:
+    nested = "".join(f" z#_{number + 1} = Sin (z#_{number})" for number in range(500))
+    read = READ.replace("k# =", "z#_0 =").replace(" v# =", f"{nested} k# = Sin (z#_500) v# =")
+    model = make_line(read=read)
+    onnx.checker.check_model(model)
     compare(model, rnnlower.lift(model), 5, (2,))
