@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -14,7 +14,7 @@ from rnnlower.graph.operator_kinds import RANDOM, VIEWS
 from rnnlower.graph.rewiring import remove_orphans, replace_value, replace_with_values
 from rnnlower.graph.walk import is_read, producer_of, subgraphs_of, values_read_by
 from rnnlower.lifting.affine_forms import NotLiftableError
-from rnnlower.lifting.chains import dependents, producer_index
+from rnnlower.lifting.chains import MAX_OPERATORS, dependents, producer_index
 from rnnlower.lifting.line_steps import find_origin
 from rnnlower.lowering.emitter import Emitters
 
@@ -129,6 +129,7 @@ class LineRoller:
         self._e, self._body = (emitters.at(name, ir.DataType.FLOAT) for _ in range(2))
         self._owners = self._find_owners()
         self._known: dict[Column, ir.Value] = {}
+        self._depth = 0
         self._series: list[tuple[ir.Value, ir.Value, int, bool]] = []
         """Elements in the step, with their tensors, the axes, and whether the last comes first."""
 
@@ -195,16 +196,23 @@ class LineRoller:
                     found[step][value] = None
         for value in self._graph.outputs:
             step = self._owners.get(value)
-            if step is not None and step < len(found) - 1:
+            if step is not None and (step < len(found) - 1 or self._is_result(value, found[0])):
                 found[step][value] = None
         if len({*map(len, found)}) > 1:
             raise NotLiftableError("its steps differ")
         return [*zip(*found, strict=True)]
 
+    def _is_result(self, value: ir.Value, first: Iterable[ir.Value]) -> bool:
+        """Return whether a value of the last step is computed as a result of the first one."""
+        pairs = ((value.producer(), each.producer()) for each in first if value not in self._after)
+        return any(a is not None and b is not None and _are_alike([a, b]) for a, b in pairs)
+
     def _value(self, column: Column) -> ir.Value:
         """Return the value of the body that stands for a column."""
         if column not in self._known:
+            self._depth += 1
             self._known[column] = self._make_value(column)
+            self._depth -= 1
         return self._known[column]
 
     def _make_value(self, column: Column) -> ir.Value:
@@ -225,7 +233,8 @@ class LineRoller:
                 return element
         nodes = [node for value in column if (node := value.producer()) is not None]
         places = {value.index() for value in column}
-        if len(nodes) == len(column) and len(places) == 1 and _are_alike(nodes):
+        is_flat = self._depth < MAX_OPERATORS
+        if is_flat and len(nodes) == len(column) and len(places) == 1 and _are_alike(nodes):
             return self._copy_nodes(nodes)[places.pop() or 0]
         if not is_given:
             raise NotLiftableError("its steps differ")
@@ -286,7 +295,8 @@ class LineRoller:
         """Replace the values of the steps by elements of a tensor; what joins them reads all of it."""
         e, scan = self._e, stacked.producer()
         assert scan is not None
-        for join in [node for node, _ in column[0].uses() if producer_of(node.outputs[0], "Concat")]:
+        readers = [node for node, _ in column[0].uses() if node.graph is self._graph]
+        for join in [node for node in readers if producer_of(node.outputs[0], "Concat")]:
             given = [each for each in join.inputs if each is not None]
             axis = join.attributes.get_int("axis", 0)
             for values, is_reversed in ((column, False), (column[::-1], True)):
