@@ -26,7 +26,7 @@ from rnnlower.lifting.products import ProductReader
 
 _KEEPING_SIGNS = VIEWS | {"Expand", "Slice", "Transpose"}
 _POSITIVE = ("Exp", "Sigmoid", "Softplus")
-_COMBINING = ("Add", "Div", "Max", "Mul", "Pow", "Sum")
+_COMBINING = ("Add", "Div", "Mul", "Pow", "Sum")
 """Operators whose results are not negative if their operands are not."""
 
 
@@ -272,6 +272,8 @@ def _is_positive(facts: Facts, value: ir.Value, outer: Mapping[ir.Value, ir.Valu
     if node.op_type in _KEEPING_SIGNS:
         return _is_positive(facts, node.inputs[0], outer)
     operands = [*filter(None, node.inputs)]
+    if node.op_type == "Max":
+        return any(_is_positive(facts, each, outer) for each in operands)
     if node.op_type == "Sub":
         whole, part = facts.constant(operands[0]), producer_of(operands[1], "Sigmoid")
         return whole is not None and bool((whole >= 1).all()) and part is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -14,9 +14,8 @@ from rnnlower.graph.operator_kinds import RANDOM, VIEWS
 from rnnlower.graph.rewiring import remove_orphans, replace_value, replace_with_values
 from rnnlower.graph.walk import is_read, producer_of, subgraphs_of, values_read_by
 from rnnlower.lifting.affine_forms import NotLiftableError
-from rnnlower.lifting.chains import dependents, producer_index
+from rnnlower.lifting.chains import MAX_OPERATORS, dependents, producer_index
 from rnnlower.lifting.line_steps import find_origin
-from rnnlower.lifting.symbolic_evaluation import check_depth
 from rnnlower.lowering.emitter import Emitters
 
 _SUMS = ("Add", "Sub", "Sum")
@@ -130,6 +129,7 @@ class LineRoller:
         self._e, self._body = (emitters.at(name, ir.DataType.FLOAT) for _ in range(2))
         self._owners = self._find_owners()
         self._known: dict[Column, ir.Value] = {}
+        self._depth = 0
         self._series: list[tuple[ir.Value, ir.Value, int, bool]] = []
         """Elements in the step, with their tensors, the axes, and whether the last comes first."""
 
@@ -196,20 +196,26 @@ class LineRoller:
                     found[step][value] = None
         for value in self._graph.outputs:
             step = self._owners.get(value)
-            if step is not None and step < len(found) - 1:
+            if step is not None and (step < len(found) - 1 or self._is_result(value, found[0])):
                 found[step][value] = None
         if len({*map(len, found)}) > 1:
             raise NotLiftableError("its steps differ")
         return [*zip(*found, strict=True)]
 
-    def _value(self, column: Column, depth: int = 0) -> ir.Value:
+    def _is_result(self, value: ir.Value, first: Iterable[ir.Value]) -> bool:
+        """Return whether a value of the last step is computed as a result of the first one."""
+        pairs = ((value.producer(), each.producer()) for each in first if value not in self._after)
+        return any(a is not None and b is not None and _are_alike([a, b]) for a, b in pairs)
+
+    def _value(self, column: Column) -> ir.Value:
         """Return the value of the body that stands for a column."""
         if column not in self._known:
-            check_depth(depth)
-            self._known[column] = self._make_value(column, depth)
+            self._depth += 1
+            self._known[column] = self._make_value(column)
+            self._depth -= 1
         return self._known[column]
 
-    def _make_value(self, column: Column, depth: int) -> ir.Value:
+    def _make_value(self, column: Column) -> ir.Value:
         first, owners = column[0], [self._owners.get(value, -1) for value in column]
         steps = [*range(len(column))]
         is_old = owners == [step - 1 for step in steps]
@@ -227,16 +233,19 @@ class LineRoller:
                 return element
         nodes = [node for value in column if (node := value.producer()) is not None]
         places = {value.index() for value in column}
-        if len(nodes) == len(column) and len(places) == 1 and _are_alike(nodes):
-            return self._copy_nodes(nodes, depth)[places.pop() or 0]
+        is_flat = self._depth < MAX_OPERATORS
+        if is_flat and len(nodes) == len(column) and len(places) == 1 and _are_alike(nodes):
+            return self._copy_nodes(nodes)[places.pop() or 0]
         if not is_given:
             raise NotLiftableError("its steps differ")
         return self._stack(column)
 
-    def _copy_nodes(self, nodes: Sequence[ir.Node], depth: int) -> Sequence[ir.Value]:
+    def _copy_nodes(self, nodes: Sequence[ir.Node]) -> Sequence[ir.Value]:
         """Copy a node of each step into the body."""
-        columns = [[*filter(None, values)] for values in zip(*(node.inputs for node in nodes), strict=True)]
-        given = [self._value((*column,), depth + 1) if column else None for column in columns]
+        given = [
+            None if values[0] is None else self._value(tuple(value for value in values if value is not None))
+            for values in zip(*(node.inputs for node in nodes), strict=True)
+        ]
         node = nodes[0]
         outputs = [self._new_value("value", [out]) for out in node.outputs]
         return self._body.add(
@@ -286,7 +295,8 @@ class LineRoller:
         """Replace the values of the steps by elements of a tensor; what joins them reads all of it."""
         e, scan = self._e, stacked.producer()
         assert scan is not None
-        for join in [node for node, _ in column[0].uses() if producer_of(node.outputs[0], "Concat")]:
+        readers = [node for node, _ in column[0].uses() if node.graph is self._graph]
+        for join in [node for node in readers if producer_of(node.outputs[0], "Concat")]:
             given = [each for each in join.inputs if each is not None]
             axis = join.attributes.get_int("axis", 0)
             for values, is_reversed in ((column, False), (column[::-1], True)):

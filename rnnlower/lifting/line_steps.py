@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
+from rnnlower.graph.operator_kinds import RESHAPING
 from rnnlower.graph.slicing import Part, cut_parts
 from rnnlower.graph.symbols import UNKNOWN
 from rnnlower.graph.walk import look_through, producer_of
@@ -17,6 +18,7 @@ from rnnlower.lifting.affine_forms import AffineForm, Atoms, NotLiftableError
 from rnnlower.lifting.cell_search import as_vector, match_cell, tagged_shape
 from rnnlower.lifting.chains import PRODUCTS
 from rnnlower.lifting.equations import CellParameters
+from rnnlower.lifting.frames import skip_casts
 from rnnlower.lifting.row_masks import match_where
 from rnnlower.lifting.symbolic_evaluation import Evaluator, check_depth
 from rnnlower.recurrent.node import Semantics
@@ -141,10 +143,12 @@ def find_source(value: ir.Value) -> tuple[str, ir.Value | None]:
 
 def find_origin(facts: Facts, leaf: ir.Value) -> Part | None:
     """Return the tensor that a value was cut from, and where; refuse a place from an unknown end."""
-    view = look_through(leaf)
+    view = leaf
+    while (source := skip_casts(facts, look_through(view, RESHAPING))) is not view:
+        view = source
     node, dims = view.producer(), facts.dims(view)
     parts = [] if node is None else cut_parts(node, facts)
-    if node is None or dims is None or not parts or facts.dtype(parts[0].whole) != facts.dtype(leaf):
+    if node is None or dims is None or not parts:
         return None
     found = parts[node.outputs.index(view)]
     if found.start < 0:

@@ -45,6 +45,9 @@ STEP = {
     "skip": "d = Mul (s, gw)  w = Mul (kw, vw)  s2 = Add (d, w)  p = Mul (s2, qw)  t = ReduceSum (p, key) "
     "sk = Tanh (v)  o = Add (t, sk)",
 }
+STEP["decay with a lower bound"] = STEP["gated"].replace(
+    "d = Mul (s, gw)", "low = Constant <value_float = 0.1> ()  gx = Max (gn, low)  d = Mul (s, gx)"
+)
 STAYS = {
     "read before": STEP["gated"].replace("Mul (s2, qw)", "Mul (s, qw)"),
     "other key": STEP["delta"].replace("m = Mul (d, kw)", "m = Mul (d, qw)"),

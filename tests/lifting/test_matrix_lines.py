@@ -69,7 +69,6 @@ def make_line(
     places: str = "01234",
     updates: dict[int, str] | None = None,
     *,
-    read: str = READ,
     decay: str = "0.9",
     start: str = "S",
     end: str = JOIN,
@@ -84,7 +83,7 @@ def make_line(
     text = LINE.replace("OUTPUTS", outputs).replace("DECAY", decay).replace("START", start)
     text = text.replace("ZEROS", ", ".join("0" * 32))
     for number, place in enumerate(places):
-        step = read.replace("PLACE", place) + (updates or {}).get(number, UPDATE) + OUTPUT
+        step = READ.replace("PLACE", place) + (updates or {}).get(number, UPDATE) + OUTPUT
         text += step.replace("NEXT", str(number + 1)).replace("#", str(number))
     return onnx.parser.parse_model(f"{text} {end} }}")
 
@@ -155,9 +154,60 @@ def test_steps_that_are_no_line(model: onnx.ModelProto) -> None:
     compare(model, rnnlower.lift(model), 5, (2,))
 
 
-def test_steps_may_nest_more_deeply_than_python_does() -> None:
-    nested = "".join(f" z#_{number + 1} = Sin (z#_{number})" for number in range(500))
-    read = READ.replace("k# =", "z#_0 =").replace(" v# =", f"{nested} k# = Sin (z#_500) v# =")
-    model = make_line(read=read)
-    onnx.checker.check_model(model)
-    compare(model, rnnlower.lift(model), 5, (2,))
+EACH = ", ".join(f"float[2, 1, 4] o{step}" for step in range(5))
+
+
+@pytest.mark.parametrize("outputs", [EACH, f"{EACH}, float[2, 4, 4] s5"], ids=["results", "and the state"])
+def test_the_result_of_each_step_is_an_output(outputs: str) -> None:
+    model = make_line(end="", outputs=outputs)
+    lifted, report = rnnlower.lift.with_report(model)
+    assert [node.op_type for node in report.nodes] == ["LinearAttention"]
+    assert [value.name for value in lifted.graph.output] == [value.name for value in model.graph.output]
+    compare(model, lifted, 5, (2,))
+
+
+@pytest.mark.parametrize("dtype", [onnx.TensorProto.FLOAT16, onnx.TensorProto.INT64])
+def test_elements_that_are_rounded_stay_so(dtype: int) -> None:
+    text = make_line()
+    for place, node in reversed([*enumerate(text.graph.node)]):
+        if node.op_type == "Gather" and node.output[0].startswith("v"):
+            (out,) = node.output
+            node.output[0] = f"{out}_whole"
+            back = onnx.helper.make_node("Cast", [f"{out}_rounded"], [out], to=onnx.TensorProto.FLOAT)
+            there = onnx.helper.make_node("Cast", [f"{out}_whole"], [f"{out}_rounded"], to=dtype)
+            text.graph.node.insert(place + 1, back)
+            text.graph.node.insert(place + 1, there)
+    onnx.checker.check_model(text, full_check=True)
+    lifted = rnnlower.lift(text)
+    feeds = random_feeds(5, 2)
+    feeds = {"K": np.swapaxes(feeds["K"], 0, 1), "V": 1000 * np.swapaxes(feeds["V"], 0, 1), "S": feeds["S"]}
+    got = run(lifted, feeds)
+    for name, want in run(text, feeds).items():
+        np.testing.assert_allclose(got[name], want, rtol=1e-5, atol=1e-3, err_msg=name)
+
+
+def test_results_that_branches_join_with_their_own_values() -> None:
+    branch = "{name} () => (float[2, 6, 4] {name}_y) {{ {name}_x = {op} (o0) "
+    branch += "{name}_y = Concat <axis = 1> ({name}_x, o0, o1, o2, o3, o4) }}"
+    ends = [branch.format(name=name, op=op) for name, op in (("one", "Exp"), ("other", "Tanh"))]
+    condition = "total = ReduceSum <keepdims = 0> (K) is_positive = Greater (total, d0) "
+    end = f"{condition} O = If (is_positive) <then_branch = {ends[0]}, else_branch = {ends[1]}>"
+    model = make_line(end=end, outputs="float[2, 6, 4] O")
+    onnx.checker.check_model(model, full_check=True)
+    lifted, report = rnnlower.lift.with_report(model)
+    onnx.checker.check_model(lifted, full_check=True)
+    assert [node.op_type for node in report.nodes] == ["LinearAttention"]
+    compare(model, lifted, 5, (2,))
+
+
+def test_inputs_of_steps_that_are_computed_by_many_operators() -> None:
+    model = make_line()
+    for step in range(5):
+        place = next(n for n, node in enumerate(model.graph.node) if node.output[0] == f"v{step}")
+        model.graph.node[place].output[0] = f"v{step}_0"
+        for number in range(400):
+            names = [f"v{step}_{number}"], [f"v{step}" if number == 399 else f"v{step}_{number + 1}"]
+            model.graph.node.insert(place + 1 + number, onnx.helper.make_node("Tanh", *names))
+    lifted, report = rnnlower.lift.with_report(model)
+    assert [node.op_type for node in report.nodes] == ["LinearAttention"]
+    compare(model, lifted, 5, (2,))
