@@ -26,6 +26,8 @@ from rnnlower.lifting.products import ProductReader
 
 _KEEPING_SIGNS = VIEWS | {"Expand", "Slice", "Transpose"}
 _POSITIVE = ("Exp", "Sigmoid", "Softplus")
+_MAX_COMBINED = 8
+"""The deepest nesting of operators that combine decays."""
 _COMBINING = ("Add", "Div", "Mul", "Pow", "Sum")
 """Operators whose results are not negative if their operands are not."""
 
@@ -259,27 +261,28 @@ def _find_value_axis(
     return free[-1]
 
 
-def _is_positive(facts: Facts, value: ir.Value, outer: Mapping[ir.Value, ir.Value]) -> bool:
+def _is_positive(
+    facts: Facts, value: ir.Value, outer: Mapping[ir.Value, ir.Value], depth: int = _MAX_COMBINED
+) -> bool:
     """Return whether no element of a value is negative; `outer` maps elements of a step to their series."""
     value = outer.get(value, value)
+    while (view := producer_of(value, *_KEEPING_SIGNS)) is not None and view.inputs[0] is not None:
+        value = outer.get(view.inputs[0], view.inputs[0])
     constant, node = facts.constant(value), value.producer()
     if constant is not None:
         return bool((constant >= 0).all())
-    if node is None or node.domain or node.inputs[0] is None:
+    if node is None or node.domain or not depth:
         return False
-    if node.op_type in _POSITIVE:
-        return True
-    if node.op_type in _KEEPING_SIGNS:
-        return _is_positive(facts, node.inputs[0], outer)
     operands = [*filter(None, node.inputs)]
-    if node.op_type == "Max":
-        return any(_is_positive(facts, each, outer) for each in operands)
     if node.op_type == "Sub":
         whole, part = facts.constant(operands[0]), producer_of(operands[1], "Sigmoid")
         return whole is not None and bool((whole >= 1).all()) and part is not None
     # A product may be of several decays, and one may have a lower bound: a + (1 - a) * sigmoid(x).
     operands = operands[:1] if node.op_type == "Pow" else operands
-    return node.op_type in _COMBINING and all(_is_positive(facts, each, outer) for each in operands)
+    are_positive = (_is_positive(facts, each, outer, depth - 1) for each in operands)
+    if node.op_type == "Max":
+        return any(are_positive)
+    return node.op_type in _POSITIVE or (node.op_type in _COMBINING and all(are_positive))
 
 
 def _find_read(

@@ -39,8 +39,8 @@ OPEN_GRIDS = """kK = Expand (pK, column) gK = Concat <axis = 1> (rows, kK)
 ADDED = ELEMENTS.replace("PLACE", "pK").replace("axis = 1>", 'axis = 1, reduction = "add">')
 
 
-def write_steps(write: str) -> str:
-    return "".join((STEP + write).replace("NEXT", str(k + 1)).replace("K", str(k)) for k in range(STEPS))
+def write_steps(write: str, step: str = STEP) -> str:
+    return "".join((step + write).replace("NEXT", str(k + 1)).replace("K", str(k)) for k in range(STEPS))
 
 
 def make_line(write: str, rows: object = "N") -> onnx.ModelProto:
@@ -89,3 +89,13 @@ def test_the_last_write_of_an_element_counts() -> None:
     lifted = compare(onnx.parser.parse_model(text))
     assert recurrent_left(lifted) == ["RNN"]
     assert not any(node.op_type == "ScatterElements" for node in lifted.graph.node)
+
+
+def test_elements_that_are_rounded_stay_so() -> None:
+    rounded = STEP.replace("xK =", "wK =").replace(
+        "yK =", "nK = Cast <to = 7> (wK) xK = Cast <to = 1> (nK) yK ="
+    )
+    steps = write_steps("uK = Unsqueeze (hNEXT, axis)\n", rounded)
+    text = HEADER.replace("ROWS", "N") + steps + "Y = Concat <axis = 1> (u0, u1, u2, u3) }"
+    lifted = compare(onnx.parser.parse_model(text))
+    assert recurrent_left(lifted) == ["RNN"]
