@@ -142,6 +142,8 @@ class LineRoller:
         before = self._known[self._before] = self._new_value("state", self._before)
         results = [self._after, *self._find_results()]
         made = [self._body.op("Identity", self._value(column)) for column in results]
+        if not self._series:
+            raise NotLiftableError("its steps read no inputs")
         for value, column in zip(made, results, strict=True):
             value.type, value.shape = self._facts.type(column[0]), None
         body = ir.Graph(

@@ -211,3 +211,12 @@ def test_inputs_of_steps_that_are_computed_by_many_operators() -> None:
     lifted, report = rnnlower.lift.with_report(model)
     assert [node.op_type for node in report.nodes] == ["LinearAttention"]
     compare(model, lifted, 5, (2,))
+
+
+def test_steps_that_read_no_inputs(caplog: pytest.LogCaptureFixture) -> None:
+    same = dict.fromkeys(range(5), "m# = Mul (s#, d0) sNEXT = Add (m#, S)")
+    model = make_line(updates=same, end="O = Exp (s5)", outputs="float[2, 4, 4] O")
+    lifted, report = rnnlower.lift.with_report(model)
+    assert [node.reason for node in report.nodes] == ["its steps read no inputs"]
+    assert not caplog.records
+    compare(model, lifted, 5, (2,))
