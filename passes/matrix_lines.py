@@ -53,7 +53,7 @@ def lift_matrix_lines(
             except NotLiftableError as error:
                 facts.forget()
                 report = LiftedNode(located.name, located.path, "line", reason=str(error))
-                failed.append((states[-1], report))
+                failed.append((states[1], report))
         if not lifted:
             raise NothingLiftedError
     facts.forget()

@@ -4,10 +4,13 @@ With a state ``S[.., k, v]``, whose axes may be in any order, a step is ::
 
     S' = d S + w (v - r (k . d S)) k^T        d: a positive factor for each row, or one for all rows
     o  = q . S'
+
+A step may read the old state instead, and add products without the state to what it reads.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -42,17 +45,21 @@ class Product:
 
 @dataclasses.dataclass(frozen=True)
 class Read:
-    """A value of the step: the product of the new state with a query.
+    """A value of the step: the product of a state with a query.
 
     Attributes:
+        state: The state, before or after the step.
         axes: The axes of the value: those of the state, and one of queries if there are several per head.
         key_axis: The axis of the state that the product sums over.
+        added: What is added to the product; each sums over one index at most.
     """
 
     value: ir.Value
+    state: ir.Value
     query: Product
     axes: tuple[int, ...]
     key_axis: int
+    added: tuple[Term, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +71,7 @@ class FoundAttention:
         key_axis, value_axis: The axes of keys and values among them.
         decay: The factor of the old state; ``None``: 1.
         beta: The rate; ``None``: there is none.
-        read: The product of the new state with the query.
+        read: The product of the state with the query; ``None`` if only the last state is read.
         products: The reader that has the sizes of indices.
     """
 
@@ -76,7 +83,7 @@ class FoundAttention:
     key: Product
     value: Product
     beta: Product | None
-    read: Read
+    read: Read | None
     products: ProductReader
 
 
@@ -106,13 +113,25 @@ def find_attention(facts: Facts, frame: Frame, body: ir.Graph) -> FoundAttention
     terms = [_align_axes(term, given) for term in result.terms]
     names = tuple(index for axis in given.axes for index in axis)
     update = _classify_terms(terms, state.before)
-    reads = products.with_states([after])
-    read = _find_read(frame, reads, after, products, names)
+    reader = _StateReader(products, state.before, after, names)
+    reads = [read for series in frame.outputs if is_read(series.outer) for read in reader.find(series.inner)]
+    if len({read.value for read in reads}) > 1:
+        raise NotLiftableError("its state is read more than once")
     outer = {series.inner: series.outer for series in frame.inputs}
     factors = _split_off(update.kept, state.before)[1]
     if update.kept.coef <= 0 or not all(_is_positive(facts, value, outer) for value, _ in factors):
         raise NotLiftableError("the factor of its state may be negative")
-    return _match_terms(state, products, names, update, read)
+    if reads:
+        return _match_terms(state, products, names, update, reads[0])
+    if not is_read(state.end):
+        raise NotLiftableError("nothing is read of its state")
+    error = NotLiftableError("its state has no axis of keys")
+    for key_axis in names:
+        try:
+            return _match_terms(state, products, names, update, key_axis)
+        except NotLiftableError as other:
+            error = other
+    raise error
 
 
 def _align_axes(term: Term, state: Term) -> Term:
@@ -177,9 +196,11 @@ def _make_product(coef: float, factors: Counter[Factor]) -> Product:
 
 
 def _match_terms(
-    state: State, products: ProductReader, names: tuple[int, ...], update: _Update, read: Read
+    state: State, products: ProductReader, names: tuple[int, ...], update: _Update, read: Read | int
 ) -> FoundAttention:
-    (kept, correction, added), key_axis = update, read.key_axis
+    """Compare an update with those of LinearAttention, by what is read of the state or the axis of keys."""
+    kept, correction, added = update
+    key_axis, query = (read, ()) if isinstance(read, int) else (read.key_axis, read.query.factors)
     own, factors = _split_off(kept, state.before)
     if own != names:
         raise NotLiftableError("its state is moved in each step")
@@ -195,7 +216,7 @@ def _match_terms(
             correction, kept, state.before, names, key_axis, key, decay, rest
         )
         key, rest = key + extra, rest - extra
-    value_axis = _find_value_axis(names, key_axis, products, [*key, *rates, *decay, *read.query.factors])
+    value_axis = _find_value_axis(names, key_axis, products, [*key, *rates, *decay, *query])
     if any(value_axis in _indices(factor) for factor in key):
         raise NotLiftableError("what is added to its state is not a product of a key and a value")
     value = _subtract(rest, rates, "the rate of what is added")
@@ -208,7 +229,7 @@ def _match_terms(
         _make_product(1.0, key),
         _make_product(added.coef / coef, value),
         None if correction is None else _make_product(coef, rates),
-        read,
+        None if isinstance(read, int) else read,
         products,
     )
 
@@ -285,56 +306,78 @@ def _is_positive(
     return node.op_type in _POSITIVE or (node.op_type in _COMBINING and all(are_positive))
 
 
-def _find_read(
-    frame: Frame, reads: ProductReader, after: ir.Value, products: ProductReader, names: tuple[int, ...]
-) -> Read:
-    """Return the product of the new state with a query."""
-    found: list[Read] = []
+class _StateReader:
+    """A reader of what a step reads of its state.
 
-    def visit(value: ir.Value) -> None:
-        if value not in reads.dependent:
-            if value in products.dependent:
-                raise NotLiftableError("the state is read before it changes")
-            return
-        if value is after:
+    Args:
+        products: The reader of the step, of which the old state is a factor.
+        names: The indices of the state.
+    """
+
+    def __init__(
+        self, products: ProductReader, before: ir.Value, after: ir.Value, names: tuple[int, ...]
+    ) -> None:
+        self._products, self._names = products, names
+        self._readers = {after: products.with_states([after]), before: products}
+
+    def find(self, value: ir.Value) -> list[Read]:
+        """Return the products with a state from which a value is computed.
+
+        Raises:
+            NotLiftableError: A state is read in another way.
+        """
+        value = look_through_identities(value)
+        states = (state for state, reader in self._readers.items() if value in reader.dependent)
+        if (state := next(states, None)) is None:
+            return []
+        if value is state:
             raise NotLiftableError("the whole state of each step is read")
         try:
-            found.append(_as_read(value, reads, after, names))
+            return [self._read(value, state)]
         except NotLiftableError:
             producer = value.producer()
             assert producer is not None
-            if after in producer.inputs:
+            try:
+                if state in producer.inputs:
+                    raise
+                return [read for each in producer.inputs if each is not None for read in self.find(each)]
+            except NotLiftableError:
+                with contextlib.suppress(NotLiftableError):
+                    return [self._read(value, state, is_sum=True)]
                 raise
-            for each in producer.inputs:
-                if each is not None:
-                    visit(each)
 
-    for series in frame.outputs:
-        if is_read(series.outer):
-            visit(look_through_identities(series.inner))
-    if len({read.value for read in found}) != 1:
-        what = "nothing is read of its state" if not found else "its state is read more than once"
-        raise NotLiftableError(what)
-    return found[0]
+    def _read(self, value: ir.Value, state: ir.Value, *, is_sum: bool = False) -> Read:
+        given, names = self._readers[state].read(value), self._names
+        terms = [term for term in given.terms if any(each is state for each, _ in term.factors)]
+        others = [term for term in given.terms if term not in terms]
+        if len(terms) != 1 or (others and not is_sum):
+            raise NotLiftableError("what is read of its state is a sum")
+        (term,) = terms
+        if sum(each is state for each, _ in term.factors) != 1:
+            raise NotLiftableError("the state is multiplied by itself")
+        own, factors = _split_off(term, state)
+        if any(each in self._products.dependent for each, _ in factors):
+            raise NotLiftableError("its state is read more than once")
+        term = term.rename({index: (name,) for index, name in zip(own, names, strict=True)})
+        _, factors = _split_off(term, state)
+        summed = term.summed
+        if len(summed) != 1 or not summed <= {*names}:
+            raise NotLiftableError("the state is not read along one axis")
+        (key_axis,) = summed
+        axes = tuple(index for axis in term.axes for index in axis)
+        if any(not axis and size != 1 for axis, size in zip(term.axes, given.dims, strict=True)):
+            raise NotLiftableError("what is read of its state is broadcast")
+        if {*names} - {key_axis} - {*axes} or len({*axes} - {*names}) > 1 or not term.coef:
+            raise NotLiftableError("what is read of its state has other axes")
+        added = tuple(self._align(other, term) for other in others if other.coef)
+        return Read(value, state, Product(term.coef, tuple(factors)), axes, key_axis, added)
 
-
-def _as_read(value: ir.Value, reads: ProductReader, after: ir.Value, names: tuple[int, ...]) -> Read:
-    given = reads.read(value)
-    if len(given.terms) != 1:
-        raise NotLiftableError("what is read of its state is a sum")
-    (term,) = given.terms
-    if sum(each is after for each, _ in term.factors) != 1:
-        raise NotLiftableError("the state is multiplied by itself")
-    own, _ = _split_off(term, after)
-    term = term.rename({index: (name,) for index, name in zip(own, names, strict=True)})
-    _, factors = _split_off(term, after)
-    summed = term.summed
-    if len(summed) != 1 or not summed <= {*names}:
-        raise NotLiftableError("the state is not read along one axis")
-    (key_axis,) = summed
-    axes = tuple(index for axis in term.axes for index in axis)
-    if any(not axis and size != 1 for axis, size in zip(term.axes, given.dims, strict=True)):
-        raise NotLiftableError("what is read of its state is broadcast")
-    if {*names} - {key_axis} - {*axes} or len({*axes} - {*names}) > 1 or not term.coef:
-        raise NotLiftableError("what is read of its state has other axes")
-    return Read(value, Product(term.coef, tuple(factors)), axes, key_axis)
+    def _align(self, added: Term, read: Term) -> Term:
+        """Return what is added to a product with the state, with the indices of that on its axes."""
+        names = {index: (self._products.index(self._products.sizes[index]),) for index in added.indices}
+        added = added.rename(names)
+        pairs = [(own, axis) for own, axis in zip(added.axes, read.axes, strict=True) if own]
+        is_other = any(len(own) != 1 or len(axis) != 1 for own, axis in pairs) or len(added.summed) > 1
+        if is_other or any(each in self._products.dependent for each, _ in added.factors):
+            raise NotLiftableError("what is added to what is read of its state has other axes")
+        return added.rename({own[0]: axis for own, axis in pairs})

@@ -11,9 +11,10 @@ from rnnlower.graph.facts import Facts
 from rnnlower.graph.names import NameSource
 from rnnlower.graph.walk import LocatedNode, is_read, producer_of
 from rnnlower.lifting.affine_forms import NotLiftableError
-from rnnlower.lifting.attention import FoundAttention, Product, find_attention
+from rnnlower.lifting.attention import FoundAttention, Product, Read, find_attention
 from rnnlower.lifting.frames import Frame
 from rnnlower.lifting.lifted_nodes import LiftedNode, emit_state_operator, open_emitter, replace_lifted
+from rnnlower.lifting.product_sums import Term
 from rnnlower.lifting.vectorizing import StepVectorizer
 from rnnlower.lowering.emitter import Emitter, RuntimeDim
 from rnnlower.recurrent.state_operators import LINEAR_ATTENTION
@@ -63,42 +64,89 @@ class _AttentionEmitter:
         e, found, read = self.e, self.found, self.found.read
         batch, steps, heads = self.size(self.row_axes), self.vectorizer.steps, self.size(self.head_axes)
         assert isinstance(heads, int)
-        groups = tuple(axis for axis in read.axes if axis not in found.axes)
+        groups = tuple(axis for axis in read.axes if axis not in found.axes) if read else ()
         group = self.size(groups)
         values = self.size([found.value_axis])
         assert isinstance(group, int)
         assert isinstance(values, int)
         key = (found.key_axis,)
+        query = self.emit_product(Product(1.0, read.query.factors), (*groups, *key)) if read else None
+        keys = self.emit_product(found.key, key)
         inputs = [
-            self.emit_product(Product(1.0, read.query.factors), (*groups, *key)),
-            self.emit_product(found.key, key),
+            query or keys,
+            keys,
             self.emit_product(found.value, (found.value_axis,)),
-            self.emit_initial_state(),
             None if found.decay is None else self.emit_log_decay(found.decay),
             None if found.beta is None else self.emit_product(found.beta, ()),
         ]
+        is_before = read is not None and read.state is found.state.before
+        if is_before:
+            # After a first step that changes nothing, each query meets the state before its own step.
+            inputs = [each and self.add_step(each, is_last=each is query) for each in inputs]
+        inputs.insert(3, self.emit_initial_state())
         rule = "delta" if found.beta is not None else "linear"
         if found.decay is not None:
             rule = "gated_delta" if found.beta is not None else "gated"
         attributes = [
             ir.AttrInt64("q_num_heads", heads * group),
             ir.AttrInt64("kv_num_heads", heads),
-            ir.AttrFloat32("scale", read.query.coef),
+            ir.AttrFloat32("scale", read.query.coef if read else 1.0),
             ir.AttrString("update_rule", rule),
         ]
         outputs = emit_state_operator(e, name, LINEAR_ATTENTION, inputs, attributes)
-        # With its shape, an older opset has the Reshape that follows.
-        rows = found.products.sizes[self.row_axes[0]] if self.row_axes else 1
-        outputs[0].type = ir.TensorType(ir.DataType.FLOAT)
-        outputs[0].shape = ir.Shape([rows, self.vectorizer.named_steps(), heads * group * values])
-        output = e.reshape(outputs[0], [batch, steps, heads, group, values])
+        if read is not None:
+            output = self.with_shape(outputs[0], heads * group * values, is_before=is_before)
+            if is_before:
+                output = self.with_shape(e.slice(output, [0], [-1], [1]), heads * group * values)
+            for term in read.added:
+                output = e.op("Add", output, self.emit_added(term, (*groups, found.value_axis)))
+            self.define_read(read, e.reshape(output, [batch, steps, heads, group, values]), groups)
+        return [*self.emit_outputs(), *self.emit_final_state(outputs[1])]
+
+    def with_shape(self, output: ir.Value, width: int, *, is_before: bool = False) -> ir.Value:
+        """Declare the shape of an output, so that older opsets have the Reshape that follows."""
+        rows, steps = (
+            self.found.products.sizes[self.row_axes[0]] if self.row_axes else 1,
+            self.vectorizer.named_steps(),
+        )
+        if is_before:
+            steps = steps + 1 if isinstance(steps, int) else None
+        output.type = ir.TensorType(ir.DataType.FLOAT)
+        output.shape = ir.Shape([rows, steps, width])
+        return output
+
+    def add_step(self, value: ir.Value, *, is_last: bool) -> ir.Value:
+        """Add a first or last step of zeros."""
+        pads = [0, 0, 0, 0, 1, 0] if is_last else [0, 1, 0, 0, 0, 0]
+        if self.e.opset < 11:
+            return self.e.op("Pad", value, pads=pads)
+        return self.e.op("Pad", value, self.e.integers(*pads))
+
+    def define_read(self, read: Read, output: ir.Value, groups: Sequence[int]) -> None:
+        """Let the steps read the output as what they read of the state."""
+        e, found = self.e, self.found
         axes = [(0, self.row_axes), (2, self.head_axes), (3, groups), (4, (found.value_axis,))]
         places = {axis: place for place, own in axes for axis in own}
         ones = [place for place, own in axes if not own]
         output = e.transpose(output, [1, *(places[axis] for axis in read.axes), *ones])
         dims = [self.vectorizer.size(size) for size in found.products.dims(read.value)]
-        self.vectorizer.define(read.value, e.reshape(output, [steps, *dims]))
-        return [*self.emit_outputs(), *self.emit_final_state(outputs[1])]
+        self.vectorizer.define(read.value, e.reshape(output, [self.vectorizer.steps, *dims]))
+
+    def emit_added(self, term: Term, axes: Sequence[int]) -> ir.Value:
+        """Emit what is added to what is read of the state, as the output."""
+        summed = tuple(term.summed)
+        inner = (
+            [factor for factor in term.factors if any(summed[0] in axis for axis in factor[1])]
+            if summed
+            else []
+        )
+        others = Product(term.coef, tuple(factor for factor in term.factors if factor not in inner))
+        total = self.multiply(others, axes)
+        if inner:
+            part = self.multiply(Product(1.0, tuple(inner)), (*axes, *summed))
+            rank = len(self.row_axes) + len(self.head_axes) + len(axes) + 1
+            total = self.e.op("Mul", self.e.with_axes("ReduceSum", part, [rank], keepdims=0), total)
+        return self.pack(total, axes)
 
     def emit_outputs(self) -> list[tuple[ir.Value, ir.Value]]:
         """Emit the tensors that the steps write."""
@@ -154,6 +202,10 @@ class _AttentionEmitter:
 
     def emit_product(self, product: Product, axes: Sequence[int], *, is_log: bool = False) -> ir.Value:
         """Emit a product, or its logarithm, as ``[batch, steps, heads * size of the axes]``."""
+        return self.pack(self.multiply(product, axes, is_log=is_log), axes)
+
+    def multiply(self, product: Product, axes: Sequence[int], *, is_log: bool = False) -> ir.Value:
+        """Emit a product, or its logarithm, so that it broadcasts to ``[steps, rows, heads, ...axes]``."""
         e, op_type, total = self.e, "Add" if is_log else "Mul", None
         for value, own in product.factors:
             part = self.lay_out(*(self.emit_log if is_log else self.vectorizer.emit)(value), own, axes)
@@ -161,7 +213,7 @@ class _AttentionEmitter:
         if product.coef != 1 or total is None:
             number = e.op("Log", e.scalar(product.coef)) if is_log else e.scalar(product.coef)
             total = number if total is None else e.op(op_type, total, number)
-        return self.pack(total, axes)
+        return total
 
     def lay_out(
         self, given: ir.Value, has_time: bool, own: Sequence[Sequence[int]], axes: Sequence[int]

@@ -125,13 +125,20 @@ class LineRoller:
         self, facts: Facts, emitters: Emitters, graph: ir.Graph, name: str, states: Sequence[ir.Value]
     ):
         self._facts, self._graph = facts, graph
-        self._before, self._after = tuple(states[:-1]), tuple(states[1:])
         self._e, self._body = (emitters.at(name, ir.DataType.FLOAT) for _ in range(2))
-        self._owners = self._find_owners()
+        self._take(states)
+        if self._results[0] and not self._results[-1]:
+            # The steps read the state before it changes: that after the last step is read by none.
+            self._take(states[:-1])
         self._known: dict[Column, ir.Value] = {}
         self._depth = 0
         self._series: list[tuple[ir.Value, ir.Value, int, bool]] = []
         """Elements in the step, with their tensors, the axes, and whether the last comes first."""
+
+    def _take(self, states: Sequence[ir.Value]) -> None:
+        self._before, self._after = tuple(states[:-1]), tuple(states[1:])
+        self._owners = self._find_owners()
+        self._results = self._find_results()
 
     def roll(self) -> ir.Node:
         """Replace the line by a Scan; return it.
@@ -139,8 +146,10 @@ class LineRoller:
         Raises:
             NotLiftableError: Its steps differ, or something else reads values of them.
         """
+        if len({*map(len, self._results)}) > 1:
+            raise NotLiftableError("its steps differ")
         before = self._known[self._before] = self._new_value("state", self._before)
-        results = [self._after, *self._find_results()]
+        results = [self._after, *zip(*self._results, strict=True)]
         made = [self._body.op("Identity", self._value(column)) for column in results]
         if not self._series:
             raise NotLiftableError("its steps read no inputs")
@@ -187,7 +196,7 @@ class LineRoller:
                     owners.setdefault(out, owner)
         return owners
 
-    def _find_results(self) -> list[Column]:
+    def _find_results(self) -> list[list[ir.Value]]:
         """Return the values of each step that are read outside it."""
         found: list[dict[ir.Value, None]] = [{} for _ in self._after]
         for node in self._graph:
@@ -200,9 +209,7 @@ class LineRoller:
             step = self._owners.get(value)
             if step is not None and (step < len(found) - 1 or self._is_result(value, found[0])):
                 found[step][value] = None
-        if len({*map(len, found)}) > 1:
-            raise NotLiftableError("its steps differ")
-        return [*zip(*found, strict=True)]
+        return [[*values] for values in found]
 
     def _is_result(self, value: ir.Value, first: Iterable[ir.Value]) -> bool:
         """Return whether a value of the last step is computed as a result of the first one."""

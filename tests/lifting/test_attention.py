@@ -48,8 +48,32 @@ STEP = {
 STEP["decay with a lower bound"] = STEP["gated"].replace(
     "d = Mul (s, gw)", "low = Constant <value_float = 0.1> ()  gx = Max (gn, low)  d = Mul (s, gx)"
 )
+STEP |= {
+    f"{step} read before": STEP[step].replace("(s2, qw)", "(s, qw)").replace("(qr, s2)", "(qr, s)")
+    for step in ("gated", "matmul", "delta", "skip")
+}
+BONUS = "half = Constant <value_float = 0.5> ()  u = Mul (half, kw)  ukv = Mul (u, vw)  a = Add (s, ukv)  "
+STEP |= {
+    # RWKV: r (S + u k v), with the state before the step.
+    "bonus": BONUS + STEP["gated"].replace("Mul (s2, qw)", "Mul (a, qw)"),
+    "bonus by MatMul": BONUS + STEP["matmul"].replace("MatMul (qr, s2)", "MatMul (qr, a)"),
+    "bonus of the value": BONUS.replace("a = Add (s, ukv)", "a = Sub (s, vw)")
+    + STEP["gated"].replace("Mul (s2, qw)", "Mul (a, qw)"),
+    "bonus after the delta rule": STEP["delta"].replace(
+        "p = Mul (s2, qw)", BONUS.replace("(s, ukv)", "(s2, ukv)") + "p = Mul (a, qw)"
+    ),
+    "bonus with the state after": STEP["gated"].replace(
+        "p = Mul (s2, qw)", "kq = Mul (kw, qw)  a = Add (s2, kq)  p = Mul (a, qw)"
+    ),
+}
 STAYS = {
-    "read before": STEP["gated"].replace("Mul (s2, qw)", "Mul (s, qw)"),
+    "read before and after": STEP["gated"].replace("p = Mul (s2, qw)", "t = Add (s, s2)  p = Mul (t, qw)"),
+    "read as a query": STEP["gated"].replace(
+        "p = Mul (s2, qw)", "sq = ReduceMax (s, key)  sw = Unsqueeze (sq, value)  p = Mul (s2, sw)"
+    ),
+    "added to what is read": STEP["gated"].replace(
+        "o = ReduceSum (p, key)", "p2 = Add (p, s)  o = ReduceSum (p2, key)"
+    ),
     "other key": STEP["delta"].replace("m = Mul (d, kw)", "m = Mul (d, qw)"),
     "no decay before": STEP["delta"].replace("m = Mul (d, kw)", "m = Mul (s, kw)"),
     "activation": STEP["gated"].replace("s2 = Add (d, w)", "s1 = Add (d, w)  s2 = Tanh (s1)"),
@@ -114,6 +138,17 @@ def test_a_state_update_becomes_a_linear_attention(step: str, way: str) -> None:
             assert np.abs(got[name] - want).max() < 1e-4 * max(1, np.abs(want).max()), name
 
 
+@pytest.mark.parametrize("step", ["gated", "delta", "no correction"])
+def test_the_last_state_alone_is_read(step: str) -> None:
+    model = scan(drop_axis(STEP[step]), values=6)
+    del model.graph.output[0]
+    lifted, report = rnnlower.lift.with_report(model)
+    assert [node.op_type for node in report.nodes] == ["LinearAttention"]
+    for steps, batch in ((1, 2), (37, 1)):
+        feeds = random_feeds(steps, batch, values=6)
+        np.testing.assert_allclose(run(lifted, feeds)["E"], run(model, feeds)["E"], atol=1e-4, rtol=1e-4)
+
+
 @pytest.mark.parametrize("step", STAYS)
 def test_other_updates_stay(step: str) -> None:
     model = scan(drop_axis(STAYS[step]))
@@ -155,8 +190,8 @@ GEMM = """w = Gemm <transA = 1, alpha = 0.5, beta = 0.9> (k, v, s)  p = Gemm (q,
         (GEMM, True),
         (GEMM.replace("(k, v, s)", "(v, k, s)").replace("(q, w)", "<transB = 1> (q, w)"), True),
         (GEMM.replace("beta = 0.9", "beta = -0.9"), False),
-        (GEMM.replace("(q, w)", "(q, w, q)"), False),
-        (GEMM.replace("(q, w)", "(q, s)"), False),
+        (GEMM.replace("(q, w)", "(q, w, q)"), True),
+        (GEMM.replace("(q, w)", "(q, s)"), True),
     ],
 )
 def test_products_may_be_gemms(step: str, is_lifted: bool) -> None:

@@ -37,7 +37,7 @@ def test_a_line_becomes_a_linear_attention(step: str, steps: int, batch: int | N
     model = unrolled(STEP[step], steps, batch)
     lifted, report = rnnlower.lift.with_report(model)
     assert [(node.form, node.op_type) for node in report.nodes] == [("line", "LinearAttention")]
-    assert len(lifted.graph.node) < 70
+    assert len(lifted.graph.node) < 80
     compare(model, lifted, steps, (1, 3) if batch is None else (batch,))
 
 
