@@ -68,7 +68,7 @@ class FoundAttention:
 
     Attributes:
         axes: The indices of the state's axes of size greater than 1.
-        key_axis, value_axis: The axes of keys and values among them.
+        key_axis, value_axis: The axes of keys and values among them; values of size 1 have none.
         decay: The factor of the old state; ``None``: 1.
         beta: The rate; ``None``: there is none.
         read: The product of the state with the query; ``None`` if only the last state is read.
@@ -78,7 +78,7 @@ class FoundAttention:
     state: State
     axes: tuple[int, ...]
     key_axis: int
-    value_axis: int
+    value_axis: int | None
     decay: Product | None
     key: Product
     value: Product
@@ -125,13 +125,7 @@ def find_attention(facts: Facts, frame: Frame, body: ir.Graph) -> FoundAttention
         return _match_terms(state, products, names, update, reads[0])
     if not is_read(state.end):
         raise NotLiftableError("nothing is read of its state")
-    error = NotLiftableError("its state has no axis of keys")
-    for key_axis in names:
-        try:
-            return _match_terms(state, products, names, update, key_axis)
-        except NotLiftableError as other:
-            error = other
-    raise error
+    return _match_last(state, products, names, update)
 
 
 def _align_axes(term: Term, state: Term) -> Term:
@@ -217,8 +211,6 @@ def _match_terms(
         )
         key, rest = key + extra, rest - extra
     value_axis = _find_value_axis(names, key_axis, products, [*key, *rates, *decay, *query])
-    if any(value_axis in _indices(factor) for factor in key):
-        raise NotLiftableError("what is added to its state is not a product of a key and a value")
     value = _subtract(rest, rates, "the rate of what is added")
     return FoundAttention(
         state,
@@ -232,6 +224,23 @@ def _match_terms(
         None if isinstance(read, int) else read,
         products,
     )
+
+
+def _match_last(
+    state: State, products: ProductReader, names: tuple[int, ...], update: _Update
+) -> FoundAttention:
+    """Return the LinearAttention of which only the last state is read, along whichever axis."""
+    errors = []
+    for key_axis in names:
+        try:
+            found = _match_terms(state, products, names, update, key_axis)
+        except NotLiftableError as error:
+            errors.append(error)
+        else:
+            if (found.value_axis, found.decay, found.beta) == (None, None, None):
+                raise NotLiftableError("its last state is a sum of inputs")
+            return found
+    raise errors[-1]
 
 
 def _match_correction(
@@ -268,18 +277,19 @@ def _match_correction(
 
 def _find_value_axis(
     names: tuple[int, ...], key_axis: int, products: ProductReader, factors: Iterable[Factor]
-) -> int:
+) -> int | None:
+    """Return the last axis that all rows of the state have in common; without one, values are of size 1."""
     used = {index for factor in factors for index in _indices(factor)}
     free = [axis for axis in names if axis != key_axis and axis not in used]
-    rows = len(names) - 2
-    if not free or rows > 2:
-        raise NotLiftableError("its state has no axis of values")
-    if not all(isinstance(products.sizes[axis], int) for axis in (key_axis, free[-1])):
+    value_axes = free[-1:]
+    if not all(isinstance(products.sizes[axis], int) for axis in (key_axis, *value_axes)):
         raise NotLiftableError("the sizes of its state are not known")
-    others = [axis for axis in names if axis not in (key_axis, free[-1])]
+    others = [axis for axis in names if axis not in (key_axis, *value_axes)]
+    if len(others) > 2:
+        raise NotLiftableError("its state has too many axes")
     if sum(isinstance(products.sizes[axis], str) for axis in others) > 1:
         raise NotLiftableError("the number of its heads is not known")
-    return free[-1]
+    return value_axes[0] if value_axes else None
 
 
 def _is_positive(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 
@@ -50,10 +51,11 @@ class _AttentionEmitter:
     def __init__(self, e: Emitter, facts: Facts, frame: Frame, found: FoundAttention) -> None:
         self.e, self.facts, self.frame, self.found = e, facts, frame, found
         self.vectorizer = StepVectorizer(e, facts, frame, found.products)
-        rows = [axis for axis in found.axes if axis not in (found.key_axis, found.value_axis)]
+        self.value_axes = () if found.value_axis is None else (found.value_axis,)
+        rows = [axis for axis in found.axes if axis not in (found.key_axis, *self.value_axes)]
         self.head_axes = [axis for axis in rows if isinstance(found.products.sizes[axis], int)][-1:]
         self.row_axes = [axis for axis in rows if axis not in self.head_axes]
-        self.order = [*self.row_axes, *self.head_axes, found.key_axis, found.value_axis]
+        self.order = [*self.row_axes, *self.head_axes, found.key_axis, *self.value_axes]
 
     def size(self, axes: Sequence[int]) -> RuntimeDim:
         """Return the size of an axis, or 1 if there is none."""
@@ -66,7 +68,7 @@ class _AttentionEmitter:
         assert isinstance(heads, int)
         groups = tuple(axis for axis in read.axes if axis not in found.axes) if read else ()
         group = self.size(groups)
-        values = self.size([found.value_axis])
+        values = self.size(self.value_axes)
         assert isinstance(group, int)
         assert isinstance(values, int)
         key = (found.key_axis,)
@@ -75,7 +77,7 @@ class _AttentionEmitter:
         inputs = [
             query or keys,
             keys,
-            self.emit_product(found.value, (found.value_axis,)),
+            self.emit_product(found.value, self.value_axes),
             None if found.decay is None else self.emit_log_decay(found.decay),
             None if found.beta is None else self.emit_product(found.beta, ()),
         ]
@@ -99,7 +101,7 @@ class _AttentionEmitter:
             if is_before:
                 output = self.with_shape(e.slice(output, [0], [-1], [1]), heads * group * values)
             for term in read.added:
-                output = e.op("Add", output, self.emit_added(term, (*groups, found.value_axis)))
+                output = e.op("Add", output, self.emit_added(term, (*groups, *self.value_axes)))
             self.define_read(read, e.reshape(output, [batch, steps, heads, group, values]), groups)
         return [*self.emit_outputs(), *self.emit_final_state(outputs[1])]
 
@@ -125,7 +127,7 @@ class _AttentionEmitter:
     def define_read(self, read: Read, output: ir.Value, groups: Sequence[int]) -> None:
         """Let the steps read the output as what they read of the state."""
         e, found = self.e, self.found
-        axes = [(0, self.row_axes), (2, self.head_axes), (3, groups), (4, (found.value_axis,))]
+        axes = [(0, self.row_axes), (2, self.head_axes), (3, groups), (4, self.value_axes)]
         places = {axis: place for place, own in axes for axis in own}
         ones = [place for place, own in axes if not own]
         output = e.transpose(output, [1, *(places[axis] for axis in read.axes), *ones])
@@ -165,7 +167,7 @@ class _AttentionEmitter:
         if constant is not None and not constant.any():
             return None
         value = self.e.transpose(self.found.state.start, self.state_axes())
-        key, values = self.size([self.found.key_axis]), self.size([self.found.value_axis])
+        key, values = self.size([self.found.key_axis]), self.size(self.value_axes)
         return self.e.reshape(value, [self.size(self.row_axes), self.size(self.head_axes), key, values])
 
     def state_axes(self) -> list[int]:
@@ -197,6 +199,10 @@ class _AttentionEmitter:
         exp = producer_of(value, "Exp") if value not in self.frame.aliases else None
         if exp is not None and exp.inputs[0] is not None:
             return self.vectorizer.emit(exp.inputs[0])
+        for series in (each for each in self.frame.inputs if each.inner is value):
+            exp = producer_of(series.outer, "Exp")
+            if exp is not None and exp.inputs[0] is not None:
+                return self.vectorizer.emit_series(dataclasses.replace(series, outer=exp.inputs[0])), True
         given, has_time = self.vectorizer.emit(value)
         return self.e.op("Log", given), has_time
 

@@ -98,7 +98,7 @@ class StepVectorizer:
             return value, False
         for series in self._frame.inputs:
             if series.inner is value:
-                return self._series(series), True
+                return self.emit_series(series), True
         node = value.producer()
         if node is None or node.domain or node.op_type in RANDOM or any(True for _ in subgraphs_of(node)):
             raise NotLiftableError(f"{value.name!r} is not known for all steps")
@@ -165,7 +165,8 @@ class StepVectorizer:
             "Expand", value, self.e.size_vector([self.steps, *(1 for _ in range(rank))]), since=8
         )
 
-    def _series(self, series: Series) -> ir.Value:
+    def emit_series(self, series: Series) -> ir.Value:
+        """Emit the elements of a series, one after another."""
         outer, axis = series.outer, series.axis
         if series.window is not None:
             outer = self.e.slice(outer, series.window[:1], series.window[1:], [axis])
