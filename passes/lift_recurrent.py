@@ -19,7 +19,7 @@ from rnnlower.graph.rollback import rollback_on_failure
 from rnnlower.graph.walk import LocatedNode, display_name, node_names, subgraphs_of, walk
 from rnnlower.lifting.affine_forms import NotLiftableError
 from rnnlower.lifting.attention import has_matrix_state
-from rnnlower.lifting.attention_emission import lift_attention
+from rnnlower.lifting.attention_emission import lift_attentions
 from rnnlower.lifting.causal_convolutions import find_convolutions, lift_convolution
 from rnnlower.lifting.chains import PRODUCTS, find_chains
 from rnnlower.lifting.frames import scan_frame
@@ -191,10 +191,8 @@ class LiftRecurrentPass(Pass):
                 form = located.node.op_type.lower()
                 kept.append(LiftedNode(located.name, located.path, form, reason=str(error)))
                 continue
-            if isinstance(made, LiftedNode):
-                states.append(made)
-            else:
-                lifted += made
+            lifted += [each for each in made if isinstance(each, Lifted)]
+            states += [each for each in made if isinstance(each, LiftedNode)]
             self._trial = None
         graphs = _graphs(model, self._names)
         for graph, path in graphs.items() if self.lines and self.matrices else ():
@@ -211,11 +209,11 @@ class LiftRecurrentPass(Pass):
 
     def _lift_frame(
         self, names: NameSource, located: LocatedNode, owner: ir.Node | None
-    ) -> list[Lifted] | LiftedNode:
+    ) -> list[Lifted] | list[LiftedNode]:
         """Lift a Loop or Scan as it is, with a simpler body, or with gaps.
 
         Returns:
-            What replaces it, or the report on it if its state is a matrix.
+            What replaces it, or the reports on its states if they are matrices.
 
         Raises:
             NotLiftableError: It stays; the reason is about it as it is.
@@ -228,7 +226,7 @@ class LiftRecurrentPass(Pass):
             except NotLiftableError as error:
                 if not self.matrices or not has_matrix_state(self.facts, frame):
                     raise
-                return lift_attention(self.facts, names, located, frame, error)
+                return lift_attentions(self.facts, names, located, frame, error)
         except NotLiftableError:
             with contextlib.suppress(NotLiftableError):
                 if self._is_lifted_if_simpler(located):

@@ -13,7 +13,7 @@ from rnnlower.graph.names import NameSource
 from rnnlower.graph.rollback import rollback_on_failure
 from rnnlower.graph.walk import LocatedNode
 from rnnlower.lifting.affine_forms import NotLiftableError
-from rnnlower.lifting.attention_emission import lift_attention
+from rnnlower.lifting.attention_emission import lift_attentions
 from rnnlower.lifting.frames import scan_frame
 from rnnlower.lifting.lifted_nodes import LiftedNode
 from rnnlower.lifting.line_rolling import LineRoller, matrix_lines
@@ -71,5 +71,5 @@ def _lift_line(
         dataclasses.replace(located, node=scan),
         NotLiftableError("its steps are sums of products"),
     )
-    report = lift_attention(facts, names, rolled, scan_frame(facts, scan, None), other)
+    (report,) = lift_attentions(facts, names, rolled, scan_frame(facts, scan, None), other)
     return dataclasses.replace(report, form="line")

@@ -10,7 +10,6 @@ A step may read the old state instead, and add products without the state to wha
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -21,8 +20,9 @@ import onnx_ir as ir
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.loop_signature import State
 from rnnlower.graph.operator_kinds import VIEWS
-from rnnlower.graph.walk import is_read, look_through_identities, producer_of
+from rnnlower.graph.walk import is_read, producer_of
 from rnnlower.lifting.affine_forms import NotLiftableError
+from rnnlower.lifting.attention_reads import Product, Read, StateReader, split_off
 from rnnlower.lifting.frames import Frame, skip_casts
 from rnnlower.lifting.product_sums import Factor, Term
 from rnnlower.lifting.products import ProductReader
@@ -33,33 +33,6 @@ _MAX_COMBINED = 8
 """The deepest nesting of operators that combine decays."""
 _COMBINING = ("Add", "Div", "Mul", "Pow", "Sum")
 """Operators whose results are not negative if their operands are not."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Product:
-    """A product of tensors of a step; their axes are those of the state."""
-
-    coef: float
-    factors: tuple[Factor, ...]
-
-
-@dataclasses.dataclass(frozen=True)
-class Read:
-    """A value of the step: the product of a state with a query.
-
-    Attributes:
-        state: The state, before or after the step.
-        axes: The axes of the value: those of the state, and one of queries if there are several per head.
-        key_axis: The axis of the state that the product sums over.
-        added: What is added to the product; each sums over one index at most.
-    """
-
-    value: ir.Value
-    state: ir.Value
-    query: Product
-    axes: tuple[int, ...]
-    key_axis: int
-    added: tuple[Term, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,24 +61,39 @@ class FoundAttention:
 
 
 def has_matrix_state(facts: Facts, frame: Frame) -> bool:
-    """Return whether the only state of a step has two or more axes of static size greater than 1."""
-    dims = [facts.dims(state.before) or () for state in frame.states]
-    return len(dims) == 1 and sum(isinstance(dim, int) and dim > 1 for dim in dims[0]) > 1
+    """Return whether a state of a step has two or more axes of static size greater than 1."""
+    dims = (facts.dims(state.before) or () for state in frame.states)
+    return any(sum(isinstance(dim, int) and dim > 1 for dim in each) > 1 for each in dims)
 
 
-def find_attention(facts: Facts, frame: Frame, body: ir.Graph) -> FoundAttention:
-    """Return the LinearAttention that a step computes.
+def find_attentions(facts: Facts, frame: Frame, body: ir.Graph) -> list[FoundAttention]:
+    """Return the LinearAttentions that a step computes, each before those whose inputs depend on it.
 
     Raises:
         NotLiftableError: It computes something else.
     """
-    if len(frame.states) != 1:
-        raise NotLiftableError("it carries more than one state")
-    (state,) = frame.states
-    if facts.dtype(state.start) != ir.DataType.FLOAT:
+    if any(facts.dtype(state.start) != ir.DataType.FLOAT for state in frame.states):
         raise NotLiftableError("its state is not float32, in which a LinearAttention computes")
+    readers = [ProductReader(facts, body, [state.before], frame.aliases) for state in frame.states]
+    pairs = [*zip(frame.states, readers, strict=True)]
+    results = [series.inner for series in frame.outputs if is_read(series.outer)]
+    found = []
+    for state, products in sorted(
+        pairs, key=lambda pair: sum(pair[0].after in each.dependent for each in readers)
+    ):
+        others = [each for each in frame.states if each is not state and each.after in products.dependent]
+        if any(state.after in own.dependent for each, own in pairs if each in others):
+            raise NotLiftableError("its states depend on each other")
+        found.append(
+            _find_attention(facts, frame, state, products, [*results, *(each.after for each in others)])
+        )
+    return found
+
+
+def _find_attention(
+    facts: Facts, frame: Frame, state: State, products: ProductReader, results: Iterable[ir.Value]
+) -> FoundAttention:
     after = skip_casts(facts, state.after)
-    products = ProductReader(facts, body, [state.before], frame.aliases)
     given = products.read(state.before).terms[0]
     result = products.read(after)
     if result.dims != products.dims(state.before):
@@ -113,16 +101,16 @@ def find_attention(facts: Facts, frame: Frame, body: ir.Graph) -> FoundAttention
     terms = [_align_axes(term, given) for term in result.terms]
     names = tuple(index for axis in given.axes for index in axis)
     update = _classify_terms(terms, state.before)
-    reader = _StateReader(products, state.before, after, names)
-    reads = [read for series in frame.outputs if is_read(series.outer) for read in reader.find(series.inner)]
-    if len({read.value for read in reads}) > 1:
+    reader = StateReader(products, state.before, after, names)
+    reads = {read.value: read for value in results for read in reader.find(value)}
+    if len(reads) > 1:
         raise NotLiftableError("its state is read more than once")
     outer = {series.inner: series.outer for series in frame.inputs}
-    factors = _split_off(update.kept, state.before)[1]
+    factors = split_off(update.kept, state.before)[1]
     if update.kept.coef <= 0 or not all(_is_positive(facts, value, outer) for value, _ in factors):
         raise NotLiftableError("the factor of its state may be negative")
-    if reads:
-        return _match_terms(state, products, names, update, reads[0])
+    for read in reads.values():
+        return _match_terms(state, products, names, update, read)
     if not is_read(state.end):
         raise NotLiftableError("nothing is read of its state")
     return _match_last(state, products, names, update)
@@ -167,13 +155,6 @@ def _classify_terms(terms: Iterable[Term], state: ir.Value) -> _Update:
     return _Update(kept[0], correction[0] if correction else None, added[0])
 
 
-def _split_off(term: Term, value: ir.Value) -> tuple[tuple[int, ...], list[Factor]]:
-    """Return the indices of a factor of a term, and the other factors."""
-    (own,) = (axes for each, axes in term.factors if each is value)
-    rest = [(each, axes) for each, axes in term.factors if each is not value]
-    return tuple(index for axis in own for index in axis), rest
-
-
 def _indices(factor: Factor) -> set[int]:
     return {index for axis in factor[1] for index in axis}
 
@@ -195,7 +176,7 @@ def _match_terms(
     """Compare an update with those of LinearAttention, by what is read of the state or the axis of keys."""
     kept, correction, added = update
     key_axis, query = (read, ()) if isinstance(read, int) else (read.key_axis, read.query.factors)
-    own, factors = _split_off(kept, state.before)
+    own, factors = split_off(kept, state.before)
     if own != names:
         raise NotLiftableError("its state is moved in each step")
     decay = Counter(factors)
@@ -254,7 +235,7 @@ def _match_correction(
     rest: Counter[Factor],
 ) -> tuple[Counter[Factor], float, Counter[Factor]]:
     """Return the factors and the coefficient of beta, and factors of heads that belong to the key."""
-    own, factors = _split_off(correction, state)
+    own, factors = split_off(correction, state)
     moved = [(a, b) for a, b in zip(own, names, strict=True) if a != b]
     if len(moved) != 1 or moved[0][1] != key_axis or correction.summed != {moved[0][0]}:
         raise NotLiftableError("its state is not corrected along the axis of its keys")
@@ -314,80 +295,3 @@ def _is_positive(
     if node.op_type == "Max":
         return any(are_positive)
     return node.op_type in _POSITIVE or (node.op_type in _COMBINING and all(are_positive))
-
-
-class _StateReader:
-    """A reader of what a step reads of its state.
-
-    Args:
-        products: The reader of the step, of which the old state is a factor.
-        names: The indices of the state.
-    """
-
-    def __init__(
-        self, products: ProductReader, before: ir.Value, after: ir.Value, names: tuple[int, ...]
-    ) -> None:
-        self._products, self._names = products, names
-        self._readers = {after: products.with_states([after]), before: products}
-
-    def find(self, value: ir.Value) -> list[Read]:
-        """Return the products with a state from which a value is computed.
-
-        Raises:
-            NotLiftableError: A state is read in another way.
-        """
-        value = look_through_identities(value)
-        states = (state for state, reader in self._readers.items() if value in reader.dependent)
-        if (state := next(states, None)) is None:
-            return []
-        if value is state:
-            raise NotLiftableError("the whole state of each step is read")
-        try:
-            return [self._read(value, state)]
-        except NotLiftableError:
-            producer = value.producer()
-            assert producer is not None
-            try:
-                if state in producer.inputs:
-                    raise
-                return [read for each in producer.inputs if each is not None for read in self.find(each)]
-            except NotLiftableError:
-                with contextlib.suppress(NotLiftableError):
-                    return [self._read(value, state, is_sum=True)]
-                raise
-
-    def _read(self, value: ir.Value, state: ir.Value, *, is_sum: bool = False) -> Read:
-        given, names = self._readers[state].read(value), self._names
-        terms = [term for term in given.terms if any(each is state for each, _ in term.factors)]
-        others = [term for term in given.terms if term not in terms]
-        if len(terms) != 1 or (others and not is_sum):
-            raise NotLiftableError("what is read of its state is a sum")
-        (term,) = terms
-        if sum(each is state for each, _ in term.factors) != 1:
-            raise NotLiftableError("the state is multiplied by itself")
-        own, factors = _split_off(term, state)
-        if any(each in self._products.dependent for each, _ in factors):
-            raise NotLiftableError("its state is read more than once")
-        term = term.rename({index: (name,) for index, name in zip(own, names, strict=True)})
-        _, factors = _split_off(term, state)
-        summed = term.summed
-        if len(summed) != 1 or not summed <= {*names}:
-            raise NotLiftableError("the state is not read along one axis")
-        (key_axis,) = summed
-        axes = tuple(index for axis in term.axes for index in axis)
-        if any(not axis and size != 1 for axis, size in zip(term.axes, given.dims, strict=True)):
-            raise NotLiftableError("what is read of its state is broadcast")
-        if {*names} - {key_axis} - {*axes} or len({*axes} - {*names}) > 1 or not term.coef:
-            raise NotLiftableError("what is read of its state has other axes")
-        added = tuple(self._align(other, term) for other in others if other.coef)
-        return Read(value, state, Product(term.coef, tuple(factors)), axes, key_axis, added)
-
-    def _align(self, added: Term, read: Term) -> Term:
-        """Return what is added to a product with the state, with the indices of that on its axes."""
-        names = {index: (self._products.index(self._products.sizes[index]),) for index in added.indices}
-        added = added.rename(names)
-        pairs = [(own, axis) for own, axis in zip(added.axes, read.axes, strict=True) if own]
-        is_other = any(len(own) != 1 or len(axis) != 1 for own, axis in pairs) or len(added.summed) > 1
-        if is_other or any(each in self._products.dependent for each, _ in added.factors):
-            raise NotLiftableError("what is added to what is read of its state has other axes")
-        return added.rename({own[0]: axis for own, axis in pairs})

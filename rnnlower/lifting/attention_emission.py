@@ -12,19 +12,20 @@ from rnnlower.graph.facts import Facts
 from rnnlower.graph.names import NameSource
 from rnnlower.graph.walk import LocatedNode, is_read, producer_of
 from rnnlower.lifting.affine_forms import NotLiftableError
-from rnnlower.lifting.attention import FoundAttention, Product, Read, find_attention
+from rnnlower.lifting.attention import FoundAttention, find_attentions
+from rnnlower.lifting.attention_reads import Product, Read
 from rnnlower.lifting.frames import Frame
 from rnnlower.lifting.lifted_nodes import LiftedNode, emit_state_operator, open_emitter, replace_lifted
 from rnnlower.lifting.product_sums import Term
 from rnnlower.lifting.vectorizing import StepVectorizer
-from rnnlower.lowering.emitter import Emitter, RuntimeDim
+from rnnlower.lowering.emitter import RuntimeDim
 from rnnlower.recurrent.state_operators import LINEAR_ATTENTION
 
 
-def lift_attention(
+def lift_attentions(
     facts: Facts, names: NameSource, located: LocatedNode, frame: Frame, no_cell: Exception
-) -> LiftedNode:
-    """Replace a frame by a LinearAttention, at opset 26 and below com.microsoft's.
+) -> list[LiftedNode]:
+    """Replace a frame by LinearAttentions, one for each state, at opset 26 and below com.microsoft's.
 
     `no_cell` is why it is none of the other operators.
 
@@ -33,24 +34,44 @@ def lift_attention(
     """
     body = located.node.attributes["body"].as_graph()
     try:
-        found = find_attention(facts, frame, body)
+        found = find_attentions(facts, frame, body)
     except NotLiftableError as error:
         raise NotLiftableError(f"{no_cell}; as a LinearAttention: {error}") from None
     with open_emitter(facts, names, located, ir.DataType.FLOAT) as e:
-        replaced = _AttentionEmitter(e, facts, frame, found).emit(located.name)
-    replace_lifted(facts, located, frame.node, e.nodes, [*replaced, *frame.unchanged])
-    sizes = found.products.dims(found.state.before)[1:]
-    size = math.prod(size for size in sizes if isinstance(size, int))
-    form = located.node.op_type.lower()
-    return LiftedNode(located.name, located.path, form, LINEAR_ATTENTION, "forward", size)
+        vectorizer = StepVectorizer(e, facts, frame, found[0].products)
+        ends = [
+            end
+            for each in found
+            for end in _AttentionEmitter(vectorizer, facts, frame, each).emit(located.name)
+        ]
+        replaced = [*_emit_outputs(vectorizer, frame), *ends, *frame.unchanged]
+    replace_lifted(facts, located, frame.node, e.nodes, replaced)
+    form, reports = located.node.op_type.lower(), []
+    for each in found:
+        sizes = each.products.dims(each.state.before)[1:]
+        size = math.prod(size for size in sizes if isinstance(size, int))
+        reports.append(LiftedNode(located.name, located.path, form, LINEAR_ATTENTION, "forward", size))
+    return reports
+
+
+def _emit_outputs(vectorizer: StepVectorizer, frame: Frame) -> list[tuple[ir.Value, ir.Value]]:
+    """Emit the tensors that the steps write; return the values of the graph with their replacements."""
+    results = []
+    for series in (each for each in frame.outputs if is_read(each.outer)):
+        value, has_time = vectorizer.emit(series.inner)
+        if not has_time:
+            rank = len(vectorizer.products.dims(series.inner))
+            vectorizer.define(series.inner, vectorizer.repeat(value, rank))
+        results.append((series.outer, vectorizer.emit_output(series)))
+    return results
 
 
 class _AttentionEmitter:
     """An emitter of one LinearAttention."""
 
-    def __init__(self, e: Emitter, facts: Facts, frame: Frame, found: FoundAttention) -> None:
-        self.e, self.facts, self.frame, self.found = e, facts, frame, found
-        self.vectorizer = StepVectorizer(e, facts, frame, found.products)
+    def __init__(self, vectorizer: StepVectorizer, facts: Facts, frame: Frame, found: FoundAttention) -> None:
+        self.e, self.facts, self.frame, self.found = vectorizer.e, facts, frame, found
+        self.vectorizer = vectorizer
         self.value_axes = () if found.value_axis is None else (found.value_axis,)
         rows = [axis for axis in found.axes if axis not in (found.key_axis, *self.value_axes)]
         self.head_axes = [axis for axis in rows if isinstance(found.products.sizes[axis], int)][-1:]
@@ -62,7 +83,7 @@ class _AttentionEmitter:
         return self.vectorizer.size(self.found.products.sizes[axes[0]]) if axes else 1
 
     def emit(self, name: str) -> list[tuple[ir.Value, ir.Value]]:
-        """Emit the node; return the values of the graph to replace, each with its replacement."""
+        """Emit the node; return the final state in the graph, if it is read, with its replacement."""
         e, found, read = self.e, self.found, self.found.read
         batch, steps, heads = self.size(self.row_axes), self.vectorizer.steps, self.size(self.head_axes)
         assert isinstance(heads, int)
@@ -103,7 +124,7 @@ class _AttentionEmitter:
             for term in read.added:
                 output = e.op("Add", output, self.emit_added(term, (*groups, *self.value_axes)))
             self.define_read(read, e.reshape(output, [batch, steps, heads, group, values]), groups)
-        return [*self.emit_outputs(), *self.emit_final_state(outputs[1])]
+        return self.emit_final_state(outputs[1])
 
     def with_shape(self, output: ir.Value, width: int, *, is_before: bool = False) -> ir.Value:
         """Declare the shape of an output, so that older opsets have the Reshape that follows."""
@@ -149,17 +170,6 @@ class _AttentionEmitter:
             rank = len(self.row_axes) + len(self.head_axes) + len(axes) + 1
             total = self.e.op("Mul", self.e.with_axes("ReduceSum", part, [rank], keepdims=0), total)
         return self.pack(total, axes)
-
-    def emit_outputs(self) -> list[tuple[ir.Value, ir.Value]]:
-        """Emit the tensors that the steps write."""
-        results = []
-        for series in (each for each in self.frame.outputs if is_read(each.outer)):
-            value, has_time = self.vectorizer.emit(series.inner)
-            if not has_time:
-                rank = len(self.found.products.dims(series.inner))
-                self.vectorizer.define(series.inner, self.vectorizer.repeat(value, rank))
-            results.append((series.outer, self.vectorizer.emit_output(series)))
-        return results
 
     def emit_initial_state(self) -> ir.Value | None:
         """Emit the initial state, unless it is zero."""
