@@ -79,14 +79,18 @@ def find_attentions(facts: Facts, frame: Frame, body: ir.Graph) -> list[FoundAtt
     results = [series.inner for series in frame.outputs if is_read(series.outer)]
     found = []
     for state, products in sorted(
-        pairs, key=lambda pair: sum(pair[0].after in each.dependent for each in readers)
+        pairs, key=lambda pair: sum(pair[0].after in own.dependent for own in readers)
     ):
-        others = [each for each in frame.states if each is not state and each.after in products.dependent]
-        if any(state.after in own.dependent for each, own in pairs if each in others):
+        others = [
+            (each, own) for each, own in pairs if each is not state and each.after in products.dependent
+        ]
+        if any(state.after in own.dependent for _, own in others):
             raise NotLiftableError("its states depend on each other")
-        found.append(
-            _find_attention(facts, frame, state, products, [*results, *(each.after for each in others)])
-        )
+        read = [*results, *(each.after for each, _ in others)]
+        found.append(_find_attention(facts, frame, state, products, read))
+    if all(each.value_axis is None for each in found):
+        # Alone, heads with values of size 1 are slower than the steps as they are.
+        raise NotLiftableError("its state has no axis of values")
     return found
 
 
@@ -211,17 +215,15 @@ def _match_last(
     state: State, products: ProductReader, names: tuple[int, ...], update: _Update
 ) -> FoundAttention:
     """Return the LinearAttention of which only the last state is read, along whichever axis."""
-    errors = []
+    found, errors = [], []
     for key_axis in names:
         try:
-            found = _match_terms(state, products, names, update, key_axis)
+            found.append(_match_terms(state, products, names, update, key_axis))
         except NotLiftableError as error:
             errors.append(error)
-        else:
-            if (found.value_axis, found.decay, found.beta) == (None, None, None):
-                raise NotLiftableError("its last state is a sum of inputs")
-            return found
-    raise errors[-1]
+    if not found:
+        raise errors[-1]
+    return min(found, key=lambda each: each.value_axis is None)
 
 
 def _match_correction(
