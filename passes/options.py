@@ -44,7 +44,7 @@ HELP = {
     "assume_linear_before_reset": "Read every GRU as ``linear_before_reset=1``: corrects a fault of some "
     "PyTorch exporters.",
     "lift": "Turn Loops and Scans that compute an LSTM, GRU or RNN into these operators first; scan, loop "
-    "and lower: straight lines of cells, too.",
+    "and lower: straight lines, too.",
     "compute_type": "``float32``: compute float16 and bfloat16 recurrences in float32, between Casts.",
     "gates": "One product for several gates (``fused``), one each (``separate``), or the fastest (``auto``).",
     "opset": "Default-domain opset of the result. ``None``: the source's, raised as far as the ops need.",
@@ -255,7 +255,7 @@ class LoweringOptions(RecurrentOptions):
 
     @property
     def lifts_lines(self) -> bool:
-        """True if straight lines of cells are lifted first; `unroll` would only write them again."""
+        """True if straight lines are lifted first; `unroll` would only write them again."""
         return self.lift and self.strategy != "unroll"
 
     @property

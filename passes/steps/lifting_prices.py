@@ -18,6 +18,7 @@ from rnnlower.passes.lift_recurrent import LiftRecurrentPass
 from rnnlower.passes.static_shapes import InferTypesPass
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.operators import RECURRENT_OPS
+from rnnlower.recurrent.state_operators import LINEAR_ATTENTION
 from rnnlower.targets.choosing import Chooser
 from rnnlower.targets.target import Target
 
@@ -39,8 +40,10 @@ def price_lifting(model: ir.Model, lifting: LiftRecurrentPass, target: Target) -
     twins = [(node, twin) for (node, _), (twin, _) in zip(walk(model.graph), walk(trial.graph), strict=True)]
     known = {twin for _, twin in twins}
     lifting(trial)
+    lifted = {(node.path, node.name) for node in lifting.lifted if node.op_type is not None}
+    if not lifted:
+        return None
     if lifting.frames:
-        lifted = {(node.path, node.name) for node in lifting.lifted if node.op_type is not None}
         gone = [each.node for each, _ in loops_and_scans(model) if (each.path, each.name) in lifted]
     else:
         gone = [node for node, twin in twins if twin.graph is None and node.op_type != "Constant"]
@@ -62,7 +65,7 @@ def _price_recurrent_nodes(model: ir.Model, known: set[ir.Node], target: Target)
     """Return the price of the recurrent nodes that are new, each in its cheapest form."""
     InferTypesPass()(model)
     made = [each for each in find_recurrent(model) if each.node not in known]
-    if not made or not target.prices.microseconds:
+    if not target.prices.microseconds or not (made or target.has_foreign("com.microsoft", LINEAR_ATTENTION)):
         return None
     chooser = Chooser(target, private_weights([each.node for each in made]))
     found = [chooser.candidates(each) for each in made]

@@ -67,13 +67,11 @@ def lift_all(work: Work, *, convolutions: bool, empty: bool = False, gaps: bool 
 
 
 def lift_lines(work: LoweringWork) -> None:
-    """Lift straight lines of cells.
+    """Lift straight lines of recurrences.
 
     Before: the steps of a recurrence, one after another. After: a recurrent operator; for a target, only if
     it costs less by the target's prices, in the cheapest form.
     """
-    if not {"Gemm", "MatMul"} & op_types(work.model):
-        return
     from rnnlower.passes.lift_recurrent import LiftRecurrentPass, has_lines
 
     if has_lines(work.model, work.facts):
@@ -90,7 +88,7 @@ def _lift(work: Work, lifting: LiftRecurrentPass) -> None:
         prices = price_lifting(work.model, lifting, target)
         if prices is None and not lifting.frames:
             return
-        what = "Loops and Scans" if lifting.frames else "straight lines of cells"
+        what = "Loops and Scans" if lifting.frames else "straight lines"
         if prices and (prices.own < prices.lifted or (prices.own == prices.lifted and not lifting.frames)):
             work.notes.append(
                 f"{what} stay as they are: target {target.name} takes {prices.own:.3g} µs for them by its "

@@ -1,4 +1,4 @@
-"""What a step with matrix states reads of a state: products with queries."""
+"""The reading of a matrix state in a step: products of the state with queries."""
 
 from __future__ import annotations
 

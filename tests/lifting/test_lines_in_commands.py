@@ -8,6 +8,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from lifting.test_attention import STEP
+from lifting.test_matrix_lines import unrolled
 from support.judge import recurrent_left
 from support.repeated_steps import model_of, two_layers
 from support.small_models import recurrent_model
@@ -114,7 +116,17 @@ def test_lower_lifts_lines_that_cost_less(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(lifting_prices, "price_lifting", lambda *given: Prices(1.0, 2.0))
     result, report = rnnlower.lower.with_report(source, target="onnxruntime")
     assert recurrent_left(result) == []
-    assert any("straight lines of cells stay as they are" in note for note in report.notes)
+    assert any("straight lines stay as they are" in note for note in report.notes)
+
+
+@pytest.mark.parametrize(("target", "is_lifted"), [("onnxruntime", True), ("tract", False)])
+def test_lower_lifts_lines_of_matrix_states_for_a_kernel(target: str, is_lifted: bool) -> None:
+    source = unrolled(STEP["gated"], 5)
+    result, report = rnnlower.lower.with_report(source, target=target)
+    ops = {(node.domain, node.op_type) for node in result.graph.node}
+    assert (("com.microsoft", "LinearAttention") in ops) == is_lifted
+    assert any("was lifted to LinearAttention" in note for note in report.notes) == is_lifted
+    assert rnnlower.verify(source, result)
 
 
 @pytest.mark.parametrize("op_type", ["LSTM", "GRU"])
