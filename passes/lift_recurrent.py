@@ -100,6 +100,7 @@ class LiftRecurrentPass(Pass):
         convolutions: Whether to lift causal convolutions.
         zero_pasts: Whether to lift also those without a past, or with one of zeros.
         matrices: Whether to lift Loops and Scans whose state is a matrix.
+        shifts: Whether to lift also matrices that are read before they change, with one step more.
         gaps: Whether to lift what has rows that skip steps: their steps are put in another order.
         semantics: Which one to follow where onnxruntime and the ONNX spec differ: ``ort`` or ``spec``.
         empty: Whether to lift also what has no steps, where onnxruntime's operators do not return the
@@ -119,6 +120,7 @@ class LiftRecurrentPass(Pass):
     convolutions: bool = True
     zero_pasts: bool = True
     matrices: bool = True
+    shifts: bool = True
     gaps: bool = True
     semantics: Semantics = "ort"
     empty: bool = False
@@ -226,7 +228,7 @@ class LiftRecurrentPass(Pass):
             except NotLiftableError as error:
                 if not self.matrices or not has_matrix_state(self.facts, frame):
                     raise
-                return lift_attentions(self.facts, names, located, frame, error)
+                return lift_attentions(self.facts, names, located, frame, error, shifts=self.shifts)
         except NotLiftableError:
             with contextlib.suppress(NotLiftableError):
                 if self._is_lifted_if_simpler(located):

@@ -250,7 +250,7 @@ def _lift(work: StreamWork) -> None:
 
     Before: Loops, Scans and Convs over a past that compute recurrent operators. After: these operators.
     """
-    lifting_steps.lift_all(work, convolutions=True)
+    lifting_steps.lift_all(work, convolutions=True, shifts=False)
 
 
 def _find_nodes(work: StreamWork) -> None:

@@ -40,11 +40,15 @@ def lift(work: Work) -> None:
     )
 
 
-def lift_all(work: Work, *, convolutions: bool, empty: bool = False, gaps: bool = False) -> None:
+def lift_all(
+    work: Work, *, convolutions: bool, empty: bool = False, gaps: bool = False, shifts: bool = True
+) -> None:
     """Lift Loops and Scans, and with `convolutions` those over a nonzero past.
 
     With `empty`, also a Loop or Scan that may have no steps is lifted. With `gaps`, also one of which rows
     skip steps, if the target can move them: the Loop streams and unrolls as it is, ScatterElements does not.
+    Without `shifts`, states that are read before they change stay: the operator has one step more, and no
+    final state within a stream.
     """
     if not {"Loop", "Scan", *(["Conv"] if convolutions else [])} & op_types(work.model):
         return
@@ -59,6 +63,7 @@ def lift_all(work: Work, *, convolutions: bool, empty: bool = False, gaps: bool 
         zero_pasts=False,
         # LinearAttention gives decays as logarithms.
         matrices=target is None or target.has("Exp") or target.has_foreign("com.microsoft", LINEAR_ATTENTION),
+        shifts=shifts,
         gaps=gaps and target is not None and all(map(target.has, SKIPPING_OPERATORS)),
         semantics=options.semantics,
         empty=empty,

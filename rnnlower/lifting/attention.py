@@ -59,6 +59,11 @@ class FoundAttention:
     read: Read | None
     products: ProductReader
 
+    @property
+    def is_read_before(self) -> bool:
+        """Whether the state is read before it changes."""
+        return self.read is not None and self.read.state is self.state.before
+
 
 def has_matrix_state(facts: Facts, frame: Frame) -> bool:
     """Return whether a state of a step has two or more axes of static size greater than 1."""

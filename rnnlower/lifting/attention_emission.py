@@ -23,11 +23,18 @@ from rnnlower.recurrent.state_operators import LINEAR_ATTENTION
 
 
 def lift_attentions(
-    facts: Facts, names: NameSource, located: LocatedNode, frame: Frame, no_cell: Exception
+    facts: Facts,
+    names: NameSource,
+    located: LocatedNode,
+    frame: Frame,
+    no_cell: Exception,
+    *,
+    shifts: bool = True,
 ) -> list[LiftedNode]:
     """Replace a frame by LinearAttentions, one for each state, at opset 26 and below com.microsoft's.
 
-    `no_cell` is why it is none of the other operators.
+    `no_cell` is why it is none of the other operators. Without `shifts`, a state that is read before it
+    changes stays.
 
     Raises:
         NotLiftableError: It computes something else; nothing has changed.
@@ -35,6 +42,8 @@ def lift_attentions(
     body = located.node.attributes["body"].as_graph()
     try:
         found = find_attentions(facts, frame, body)
+        if not shifts and any(each.is_read_before for each in found):
+            raise NotLiftableError("the state is read before it changes")
     except NotLiftableError as error:
         raise NotLiftableError(f"{no_cell}; as a LinearAttention: {error}") from None
     with open_emitter(facts, names, located, ir.DataType.FLOAT) as e:
@@ -102,8 +111,7 @@ class _AttentionEmitter:
             None if found.decay is None else self.emit_log_decay(found.decay),
             None if found.beta is None else self.emit_product(found.beta, ()),
         ]
-        is_before = read is not None and read.state is found.state.before
-        if is_before:
+        if found.is_read_before:
             # After a first step that changes nothing, each query meets the state before its own step.
             inputs = [each and self.add_step(each, is_last=each is query) for each in inputs]
         inputs.insert(3, self.emit_initial_state())
@@ -118,21 +126,21 @@ class _AttentionEmitter:
         ]
         outputs = emit_state_operator(e, name, LINEAR_ATTENTION, inputs, attributes)
         if read is not None:
-            output = self.with_shape(outputs[0], heads * group * values, is_before=is_before)
-            if is_before:
+            output = self.with_shape(outputs[0], heads * group * values, is_longer=found.is_read_before)
+            if found.is_read_before:
                 output = self.with_shape(e.slice(output, [0], [-1], [1]), heads * group * values)
             for term in read.added:
                 output = e.op("Add", output, self.emit_added(term, (*groups, *self.value_axes)))
             self.define_read(read, e.reshape(output, [batch, steps, heads, group, values]), groups)
         return self.emit_final_state(outputs[1])
 
-    def with_shape(self, output: ir.Value, width: int, *, is_before: bool = False) -> ir.Value:
+    def with_shape(self, output: ir.Value, width: int, *, is_longer: bool = False) -> ir.Value:
         """Declare the shape of an output, so that older opsets have the Reshape that follows."""
         rows, steps = (
             self.found.products.sizes[self.row_axes[0]] if self.row_axes else 1,
             self.vectorizer.named_steps(),
         )
-        if is_before:
+        if is_longer:
             steps = steps + 1 if isinstance(steps, int) else None
         output.type = ir.TensorType(ir.DataType.FLOAT)
         output.shape = ir.Shape([rows, steps, width])
