@@ -53,12 +53,13 @@ def _is_equal(size: Any, other: Any) -> int | None:
     return 0 if not symbols or (is_below and "-" not in "".join(symbols)) else None
 
 
-_ARITHMETIC: Mapping[str, Callable[[Any, Any], Any]] = {
+_ARITHMETIC: Mapping[str, Callable[..., Any]] = {
     "Add": operator.add,
     "Div": _divide,
     "Equal": _is_equal,
     "Mod": operator.mod,
     "Mul": operator.mul,
+    "Neg": operator.neg,
     "Sub": operator.sub,
 }
 
@@ -110,12 +111,8 @@ def compute_sizes(
         is_exact = inputs[1] is not None and all(size in (1, -1) for size in inputs[1].flat)
         operation = operator.mul if is_exact else None
     if operation is not None:
-        with_unknown = np.frompyfunc(functools.partial(combine_sizes, operation), 2, 1)
+        with_unknown = np.frompyfunc(functools.partial(combine_sizes, operation), len(inputs), 1)
         return np.asarray(with_unknown(*inputs), object)
-    if node.op_type == "Neg":
-        return np.asarray(
-            np.frompyfunc(functools.partial(combine_sizes, operator.mul, -1), 1, 1)(inputs[0]), object
-        )
     if node.op_type == "Where":
         return np.asarray(np.frompyfunc(_choose, 3, 1)(*inputs), object)
     if node.op_type == "Cast" and dtype == ir.DataType.INT32:
