@@ -48,6 +48,20 @@ def einsum_terms(equation: str, ranks: Sequence[int | None] = ()) -> tuple[list[
     return [term.replace(_ELLIPSIS, spelled) for term in terms], result.replace(_ELLIPSIS, spelled)
 
 
+def product_terms(node: ir.Node, ranks: Sequence[int]) -> tuple[list[str], str]:
+    """Return the indices of each operand and of the result of an Einsum, or of a product of matrices."""
+    if node.op_type == "Einsum":
+        return einsum_terms(node.attributes.get_string("equation", ""), ranks)
+    # A vector is a row on the left, and a column on the right.
+    rows, columns = ("" if rank == 1 else letter for rank, letter in zip(ranks, "RC", strict=True))
+    batch = string.ascii_lowercase[: max(2, *ranks) - 2]
+    terms = []
+    for rank, term, name in zip(ranks, (f"{rows}S", f"S{columns}"), ("transA", "transB"), strict=True):
+        own = batch[len(batch) - max(rank - 2, 0) :]
+        terms.append(own + (term[::-1] if node.attributes.get_int(name, 0) else term))
+    return terms, batch + rows + columns
+
+
 def write_einsum(
     writer: EinsumWriter, equation: str, operands: Sequence[ir.Value], ranks: Sequence[int | None]
 ) -> ir.Value | None:

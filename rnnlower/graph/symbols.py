@@ -53,12 +53,13 @@ def _is_equal(size: Any, other: Any) -> int | None:
     return 0 if not symbols or (is_below and "-" not in "".join(symbols)) else None
 
 
-_ARITHMETIC: Mapping[str, Callable[[Any, Any], Any]] = {
+_ARITHMETIC: Mapping[str, Callable[..., Any]] = {
     "Add": operator.add,
     "Div": _divide,
     "Equal": _is_equal,
     "Mod": operator.mod,
     "Mul": operator.mul,
+    "Neg": operator.neg,
     "Sub": operator.sub,
 }
 
@@ -110,12 +111,8 @@ def compute_sizes(
         is_exact = inputs[1] is not None and all(size in (1, -1) for size in inputs[1].flat)
         operation = operator.mul if is_exact else None
     if operation is not None:
-        with_unknown = np.frompyfunc(functools.partial(combine_sizes, operation), 2, 1)
+        with_unknown = np.frompyfunc(functools.partial(combine_sizes, operation), len(inputs), 1)
         return np.asarray(with_unknown(*inputs), object)
-    if node.op_type == "Neg":
-        return np.asarray(
-            np.frompyfunc(functools.partial(combine_sizes, operator.mul, -1), 1, 1)(inputs[0]), object
-        )
     if node.op_type == "Where":
         return np.asarray(np.frompyfunc(_choose, 3, 1)(*inputs), object)
     if node.op_type == "Cast" and dtype == ir.DataType.INT32:
@@ -160,8 +157,7 @@ def infer_symbolic_shape(
         start, limit, step = (each.reshape(-1)[0] for each in inputs if each is not None)
         if isinstance(limit, int) or not isinstance(step, int) or step < 1:
             return None
-        more = combine_sizes(operator.sub, combine_sizes(operator.add, limit, step - 1), start)
-        count = combine_sizes(operator.floordiv, more, step)
+        count = combine_sizes(lambda first, end: (end + step - 1 - first) // step, start, limit)
         return (max(count, 0) if isinstance(count, int) else count,)
     place = {"ConstantOfShape": 0, "Expand": 1, "Reshape": 1}.get("" if node.domain else node.op_type)
     sizes = None if place is None or place >= len(inputs) else inputs[place]
@@ -246,24 +242,22 @@ def _window_shape(node: ir.Node, _: Sequence[Array | None], shapes: Sequence[Any
     if node.op_type.startswith("Conv"):
         channels, _, *kernel = weights[0]
     auto_pad, axes = node.attributes.get_string("auto_pad", "NOTSET"), len(kernel)
-    if len(signal) != axes or node.attributes.get_int("ceil_mode", 0) != 0:
+    strides, dilations = (node.attributes.get_ints(name, (1,) * axes) for name in ("strides", "dilations"))
+    if len(signal) != axes or node.attributes.get_int("ceil_mode", 0) != 0 or 0 in strides:
         return None
     pads = (0,) * 2 * axes if auto_pad == "VALID" else node.attributes.get_ints("pads", (0,) * 2 * axes)
-    strides, dilations = (node.attributes.get_ints(name, (1,) * axes) for name in ("strides", "dilations"))
-    if auto_pad.startswith("SAME") and {*dilations} != {1} and node.op_type != "Conv":
-        return None  # onnxruntime pads a pool as if its window had no dilations.
-    found = []
-    for axis, (size, width) in enumerate(zip(signal, kernel, strict=True)):
-        # As many windows begin, one after each stride, as fit.
-        begins = size
-        if not auto_pad.startswith("SAME"):
-            span = combine_sizes(operator.mul, combine_sizes(operator.sub, width, 1), dilations[axis])
-            begins = combine_sizes(
-                operator.sub, combine_sizes(operator.add, size, pads[axis] + pads[axis + axes]), span
-            )
-        last = combine_sizes(operator.floordiv, combine_sizes(operator.sub, begins, 1), strides[axis])
-        found.append(combine_sizes(operator.add, last, 1))
-    return (batch, channels, *found)
+    if auto_pad.startswith("SAME"):
+        if {*dilations} != {1} and node.op_type != "Conv":
+            return None  # onnxruntime pads a pool as if its window had no dilations.
+        # As many windows begin as if they were one element wide.
+        kernel, pads = (1,) * axes, (0,) * 2 * axes
+    places = zip(signal, kernel, pads[:axes], pads[axes:], strides, dilations, strict=True)
+    return (batch, channels, *(combine_sizes(_count_windows, *each) for each in places))
+
+
+def _count_windows(size: Any, width: Any, begin: int, end: int, stride: int, dilation: int) -> Any:
+    """Return how many windows begin, one after each stride, that fit."""
+    return (size + begin + end - (width - 1) * dilation - 1) // stride + 1
 
 
 def _transposed_window_shape(node: ir.Node, _: Sequence[Array | None], shapes: Sequence[Any]) -> Dims | None:
@@ -272,16 +266,18 @@ def _transposed_window_shape(node: ir.Node, _: Sequence[Array | None], shapes: S
     is_given = node.attributes.get_ints("output_shape") is not None
     if is_given or node.attributes.get_string("auto_pad", "NOTSET") != "NOTSET" or len(signal) != axes:
         return None
-    pads, more = (node.attributes.get_ints(name, (0,) * 2 * axes) for name in ("pads", "output_padding"))
+    pads = node.attributes.get_ints("pads", (0,) * 2 * axes)
+    more = node.attributes.get_ints("output_padding", (0,) * axes)
     strides, dilations = (node.attributes.get_ints(name, (1,) * axes) for name in ("strides", "dilations"))
-    found = []
-    for axis, (size, width) in enumerate(zip(signal, kernel, strict=True)):
-        last = combine_sizes(operator.mul, combine_sizes(operator.sub, size, 1), strides[axis])
-        span = combine_sizes(operator.mul, combine_sizes(operator.sub, width, 1), dilations[axis])
-        added = more[axis] - pads[axis] - pads[axis + axes] + 1
-        found.append(combine_sizes(operator.add, combine_sizes(operator.add, last, span), added))
+    places = zip(signal, kernel, pads[:axes], pads[axes:], more, strides, dilations, strict=True)
+    found = (combine_sizes(_spread_size, *each) for each in places)
     groups = node.attributes.get_int("group", 1)
     return (batch, combine_sizes(operator.mul, channels, groups), *found)
+
+
+def _spread_size(size: Any, width: Any, begin: int, end: int, more: int, stride: int, dilation: int) -> Any:
+    """Return the size of windows that begin one after each stride, without what is cut off at both ends."""
+    return (size - 1) * stride + (width - 1) * dilation + 1 + more - begin - end
 
 
 def _col2im_shape(_: ir.Node, inputs: Sequence[Array | None], shapes: Sequence[Any]) -> Dims | None:
@@ -297,10 +293,8 @@ def _pad_shape(node: ir.Node, inputs: Sequence[Array | None], shapes: Sequence[A
     pads = inputs[1] if len(inputs) > 1 else None
     if pads is None or pads.shape != (2 * axes,) or len(inputs) > 3:
         return None
-    both = zip(dims, pads[:axes], pads[axes:], strict=True)
-    return tuple(
-        combine_sizes(operator.add, combine_sizes(operator.add, *each[:2]), each[2]) for each in both
-    )
+    places = zip(dims, pads[:axes], pads[axes:], strict=True)
+    return tuple(combine_sizes(lambda size, begin, end: size + begin + end, *each) for each in places)
 
 
 def _split_shape(node: ir.Node, inputs: Sequence[Array | None], shapes: Sequence[Any]) -> Dims | None:
@@ -363,12 +357,12 @@ def _product(sizes: Sequence[Any]) -> Any:
     return functools.reduce(functools.partial(combine_sizes, operator.mul), sizes, 1)
 
 
-def combine_sizes(operation: Callable[[Any, Any], Any], size: Any, other: Any) -> Any:
-    """Apply an operation to two sizes; what cannot be expressed is unknown."""
-    if size is None or other is None or (other == 0 and operation in (operator.floordiv, _divide)):
+def combine_sizes(operation: Callable[..., Any], *sizes: Any) -> Any:
+    """Apply an operation to sizes; what cannot be expressed is unknown."""
+    if any(size is None for size in sizes) or (sizes[-1] == 0 and operation in (operator.floordiv, _divide)):
         return None
     try:
-        result = operation(_as_expression(size), _as_expression(other))
+        result = operation(*map(_as_expression, sizes))
     except (ArithmeticError, TypeError, ValueError):
         return None
     text = (result.value or "") if isinstance(result, ir.SymbolicDim) else ""

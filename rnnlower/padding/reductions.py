@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from rnnlower.graph.einsum import einsum_terms
+from rnnlower.graph.einsum import product_terms
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import NameSource, all_names
@@ -104,33 +104,26 @@ def _fill_range(flow: PadFlow, node: ir.Node) -> Axes:
     return axes
 
 
-def _product_axes(
-    flow: PadFlow, node: ir.Node, indices: tuple[int, int] = (0, 1), zeros: Sequence[int] = ()
+def _product(
+    flow: PadFlow, node: ir.Node, indices: Sequence[int] = (0, 1), zeros: Sequence[int] = ()
 ) -> Axes:
-    """Return the axes of a product of matrices, whose inner axes are filled with zeros.
+    """Return the axes of a product of matrices or an Einsum, whose summed axes are filled with zeros.
 
     Args:
         indices: The inputs that are the factors.
         zeros: The inputs that hold what stands for zero in each factor, if it is not 0.
     """
-    ranks = [len(flow.shape(node.inputs[index])) for index in indices]
-    full = max(2, *ranks)
-    # A vector is a row on the left, and a column on the right.
-    inner, lost = (full - 1, full - 2), [full - 2 + side for side in (0, 1) if ranks[side] == 1]
+    terms, result = product_terms(node, [len(flow.shape(node.inputs[index])) for index in indices])
+    if not terms:
+        equation = node.attributes.get_string("equation", "").replace(" ", "")
+        raise NoRuleError(f"has the equation {equation!r}, which is not supported")
     axes: Axes = {}
-    for side, index in enumerate(indices):
-        flipped = node.attributes.get_int(("transA", "transB")[side], 0) and ranks[side] > 1
+    for side, (index, term) in enumerate(zip(indices, terms, strict=False)):
         for axis, size in flow.axes_of(node.inputs[index]).items():
-            place = full - ranks[side] + axis
-            if ranks[side] == 1:
-                place = inner[side]
-            elif flipped and place >= full - 2:
-                place = 2 * full - 3 - place
-            if place == inner[side]:
-                flow.fill(node, index, axis, _zero_point(flow, node, zeros, side))
+            if term[axis] in result:
+                flow.add_axis(axes, result.index(term[axis]), size)
             else:
-                place -= sum(each < place for each in lost)
-                flow.add_axis(axes, place, size)
+                flow.fill(node, index, axis, _zero_point(flow, node, zeros, side))
     return axes
 
 
@@ -144,12 +137,12 @@ def _zero_point(flow: PadFlow, node: ir.Node, zeros: Sequence[int], side: int) -
 def _matmul(flow: PadFlow, node: ir.Node) -> Axes:
     if any(node.attributes.get_int(name, 0) for name in ("transBatchA", "transBatchB")):
         raise NoRuleError("moves the batch of a product")
-    return _product_axes(flow, node)
+    return _product(flow, node)
 
 
 def _matmul_to_float(flow: PadFlow, node: ir.Node) -> Axes:
     # Scales, zero points and the bias belong to features.
-    axes = _product_axes(flow, node, zeros=(4, 5))
+    axes = _product(flow, node, zeros=(4, 5))
     if any(map(flow.axes_of, node.inputs[2:])):
         raise NoRuleError("has scales that differ from step to step")
     return axes
@@ -157,29 +150,14 @@ def _matmul_to_float(flow: PadFlow, node: ir.Node) -> Axes:
 
 def _dynamic_matmul(flow: PadFlow, node: ir.Node) -> Axes:
     _fill_range(flow, node)
-    return _product_axes(flow, node)
+    return _product(flow, node)
 
 
 def _gemm(flow: PadFlow, node: ir.Node) -> Axes:
-    axes = _product_axes(flow, node)
+    axes = _product(flow, node)
     if operand(node, 2) is not None:
         for axis, size in flow.broadcast(node, [2]).items():
             flow.add_axis(axes, axis, size)
-    return axes
-
-
-def _einsum(flow: PadFlow, node: ir.Node) -> Axes:
-    equation = node.attributes.get_string("equation", "").replace(" ", "")
-    terms, right = einsum_terms(equation, [len(flow.shape(each)) for each in node.inputs])
-    if not terms:
-        raise NoRuleError(f"has the equation {equation!r}, which is not supported")
-    axes: Axes = {}
-    for index, term in enumerate(terms):
-        for axis, size in flow.axes_of(node.inputs[index]).items():
-            if term[axis] not in right:
-                flow.fill(node, index, axis, 0.0)
-            else:
-                flow.add_axis(axes, right.index(term[axis]), size)
     return axes
 
 
@@ -319,7 +297,7 @@ REDUCTIONS: dict[str, Rule] = {
     "CumSum": _cumsum,
     **dict.fromkeys(("DequantizeLinear", "QLinearSigmoid", "QLinearLeakyRelu", "QuantizeLinear"), _quantize),
     "DynamicQuantizeLinear": _dynamic_quantize,
-    "Einsum": _einsum,
+    "Einsum": lambda flow, node: _product(flow, node, range(len(node.inputs))),
     **dict.fromkeys(("Gemm", "FusedGemm"), _gemm),
     **dict.fromkeys(("GroupNormalization", "InstanceNormalization"), _channel_norm),
     **dict.fromkeys(("Hardmax", "LogSoftmax", "Softmax"), functools.partial(_normalize, -math.inf)),
@@ -327,10 +305,10 @@ REDUCTIONS: dict[str, Rule] = {
     **dict.fromkeys(("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"), _layer_norm),
     "LpNormalization": functools.partial(_normalize, 0.0),
     **dict.fromkeys(("MatMul", "FusedMatMul"), _matmul),
-    "MatMulInteger": functools.partial(_product_axes, zeros=(2, 3)),
+    "MatMulInteger": functools.partial(_product, zeros=(2, 3)),
     "MatMulIntegerToFloat": _matmul_to_float,
     "DynamicQuantizeMatMul": _dynamic_matmul,
-    "QLinearMatMul": functools.partial(_product_axes, indices=(0, 3), zeros=(2, 5)),
+    "QLinearMatMul": functools.partial(_product, indices=(0, 3), zeros=(2, 5)),
     **dict.fromkeys(("QLinearAdd", "QLinearMul"), lambda flow, node: flow.broadcast(node, [0, 3])),
     "RotaryEmbedding": _rotary,
     **dict.fromkeys(("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"), _skip_norm),
