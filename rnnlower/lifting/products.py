@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import onnx_ir as ir
 
-from rnnlower.graph.einsum import einsum_terms
+from rnnlower.graph.einsum import product_terms
 from rnnlower.graph.evaluation import Array
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.operator_kinds import reduced_axes
@@ -266,16 +266,8 @@ def _reduce_sum(p: ProductReader, node: ir.Node) -> Sum:
     return p.reshape(given, p.dims(node.outputs[0]))
 
 
-def _matmul(p: ProductReader, node: ir.Node) -> Sum:
-    return _multiply_matrices(p, node, p.input_sum(node, 0), p.input_sum(node, 1))
-
-
 def _gemm(p: ProductReader, node: ir.Node) -> Sum:
-    first, second = (
-        p.input_sum(node, number).permute((1, 0) if node.attributes.get_int(name, 0) else (0, 1))
-        for number, name in enumerate(("transA", "transB"))
-    )
-    total = _multiply_matrices(p, node, first, second).scale(node.attributes.get_float("alpha", 1.0))
+    total = _product(p, node).scale(node.attributes.get_float("alpha", 1.0))
     beta = node.attributes.get_float("beta", 1.0)
     if operand(node, 2) is None or not beta:
         return total
@@ -283,25 +275,18 @@ def _gemm(p: ProductReader, node: ir.Node) -> Sum:
     return Sum(total.terms + added.terms, broadcast_sizes(total.dims, added.dims))
 
 
-def _multiply_matrices(p: ProductReader, node: ir.Node, first: Sum, second: Sum) -> Sum:
-    if min(len(first.dims), len(second.dims)) < 2:
+def _product(p: ProductReader, node: ir.Node) -> Sum:
+    factors = [p.input_sum(node, n) for n in range(2 if node.op_type == "Gemm" else len(node.inputs))]
+    ranks = [len(each.dims) for each in factors]
+    if node.op_type != "Einsum" and min(ranks) < 2:
         raise NotLiftableError(f"{node_label(node)} multiplies a vector")
-    rank = max(len(first.dims), len(second.dims)) + 1
-    lead = len(second.dims) - 2
-    rows = first.pad_rank(rank).permute((*range(1, rank), 0))
-    columns = second.permute((*range(lead), None, lead, lead + 1))
-    return p.sum_axis(p.multiply(rows, columns), rank - 2)
-
-
-def _einsum(p: ProductReader, node: ir.Node) -> Sum:
-    ranks = [len(p.dims(each)) for each in node.inputs]
-    operands, result = einsum_terms(node.attributes.get_string("equation", ""), ranks)
+    operands, result = product_terms(node, ranks)
     if not operands or any(len(set(each)) != len(each) for each in (*operands, result)):
         raise NotLiftableError(f"{node_label(node)} has an equation that is not supported")
     labels = [*result, *sorted(set("".join(operands)) - {*result})]
     given = (
-        p.input_sum(node, number).permute([names.index(each) if each in names else None for each in labels])
-        for number, names in enumerate(operands)
+        factor.permute([names.index(each) if each in names else None for each in labels])
+        for factor, names in zip(factors, operands, strict=True)
     )
     total = functools.reduce(p.multiply, given)
     for axis in range(len(labels) - 1, len(result) - 1, -1):
@@ -314,12 +299,11 @@ _RULES: dict[str, ProductRule] = {
     **dict.fromkeys(_SUMS, _add),
     **dict.fromkeys(("Cast", "CastLike"), _cast),
     "Div": _div,
-    "Einsum": _einsum,
     "Expand": _expand,
     **dict.fromkeys(("Flatten", "Reshape", "Squeeze", "Unsqueeze"), _reshape),
     "Gemm": _gemm,
     "Identity": lambda p, node: p.input_sum(node, 0),
-    "MatMul": _matmul,
+    **dict.fromkeys(("Einsum", "MatMul"), _product),
     "Mul": lambda p, node: p.multiply(p.input_sum(node, 0), p.input_sum(node, 1)),
     "Neg": lambda p, node: p.input_sum(node, 0).scale(-1.0),
     "ReduceSum": _reduce_sum,
