@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
+from rnnlower.errors import MissingOperatorError, OpsetError
 from rnnlower.graph.facts import Facts, trip_count
 from rnnlower.graph.loop_signature import loops_and_scans
 from rnnlower.graph.walk import walk
@@ -15,10 +16,12 @@ from rnnlower.lowering.pricing import count_costs
 from rnnlower.lowering.sketching import USUAL_STEPS, cheapest
 from rnnlower.lowering.weights import private_weights
 from rnnlower.passes.lift_recurrent import LiftRecurrentPass
+from rnnlower.passes.lower_recurrent import LowerStateOperatorsPass
 from rnnlower.passes.static_shapes import InferTypesPass
+from rnnlower.passes.steps.stateful import choose_strategy
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.operators import RECURRENT_OPS
-from rnnlower.recurrent.state_operators import LINEAR_ATTENTION
+from rnnlower.recurrent.state_operators import LINEAR_ATTENTION, is_state_operator, parse_state_operators
 from rnnlower.targets.choosing import Chooser
 from rnnlower.targets.target import Target
 
@@ -50,6 +53,8 @@ def price_lifting(model: ir.Model, lifting: LiftRecurrentPass, target: Target) -
     is_run = all(target.has(node.op_type) for node in gone)
     if lifting.frames and (len(gone) != len(lifted) or not is_run):
         return None
+    if not target.prices.microseconds or not (lifting.frames or _lower_attentions(trial, target)):
+        return None
     made = _price_recurrent_nodes(trial, known, target)
     if made is None:
         return None
@@ -57,16 +62,33 @@ def price_lifting(model: ir.Model, lifting: LiftRecurrentPass, target: Target) -
         own = (_price_nodes(facts, [node], target, trip_count(facts, node) or USUAL_STEPS) for node in gone)
         return Prices(sum(own), made)
     new = [node for node, _ in walk(trial.graph) if node not in known]
-    made += _price_nodes(Facts(trial), [node for node in new if node.op_type not in RECURRENT_OPS], target)
+    others, after = [node for node in new if node.op_type not in RECURRENT_OPS], Facts(trial)
+    chunks = [trip_count(after, node) or USUAL_STEPS for node in others if node.op_type in ("Loop", "Scan")]
+    made += _price_nodes(after, others, target, max(chunks, default=1))
     return Prices(_price_nodes(facts, gone, target) if is_run else math.inf, made)
+
+
+def _lower_attentions(model: ir.Model, target: Target) -> bool:
+    """Lower LinearAttentions for a target without a kernel; return whether that works."""
+    if target.has_foreign("com.microsoft", LINEAR_ATTENTION):
+        return True
+    InferTypesPass()(model)
+    nodes = [
+        each for each in find_recurrent(model, is_state_operator) if each.node.op_type == LINEAR_ATTENTION
+    ]
+    try:
+        for node in parse_state_operators(nodes, Facts(model)):
+            strategy, reason = choose_strategy(node, target)
+            LowerStateOperatorsPass(strategy, [node.located], dialect=target, reason=reason)(model)
+    except (MissingOperatorError, OpsetError):
+        return False
+    return True
 
 
 def _price_recurrent_nodes(model: ir.Model, known: set[ir.Node], target: Target) -> float | None:
     """Return the price of the recurrent nodes that are new, each in its cheapest form."""
     InferTypesPass()(model)
     made = [each for each in find_recurrent(model) if each.node not in known]
-    if not target.prices.microseconds or not (made or target.has_foreign("com.microsoft", LINEAR_ATTENTION)):
-        return None
     chooser = Chooser(target, private_weights([each.node for each in made]))
     found = [chooser.candidates(each) for each in made]
     return sum(cheapest(each).price or 0.0 for each in found) if all(found) else None

@@ -14,6 +14,7 @@ from rnnlower.passes.simpler_control_flow import CaptureStatesPass
 from rnnlower.passes.steps.work import LoweringWork, Work
 from rnnlower.recurrent.node import KEEPS_INITIAL
 from rnnlower.recurrent.state_operators import CAUSAL_CONV, LINEAR_ATTENTION
+from rnnlower.targets import Target
 from rnnlower.wording import call
 
 if TYPE_CHECKING:
@@ -61,14 +62,18 @@ def lift_all(
         lines=False,
         convolutions=convolutions,
         zero_pasts=False,
-        # LinearAttention gives decays as logarithms.
-        matrices=target is None or target.has("Exp") or target.has_foreign("com.microsoft", LINEAR_ATTENTION),
+        matrices=_takes_attention(target),
         shifts=shifts,
         gaps=gaps and target is not None and all(map(target.has, SKIPPING_OPERATORS)),
         semantics=options.semantics,
         empty=empty,
     )
     _lift(work, lifting)
+
+
+def _takes_attention(target: Target | None) -> bool:
+    """Return whether a target runs LinearAttention, which gives decays as logarithms, or what it becomes."""
+    return target is None or target.has("Exp") or target.has_foreign("com.microsoft", LINEAR_ATTENTION)
 
 
 def lift_lines(work: LoweringWork) -> None:
@@ -81,7 +86,14 @@ def lift_lines(work: LoweringWork) -> None:
 
     if has_lines(work.model, work.facts):
         names, semantics = work.options.nodes, work.options.semantics
-        lifting = LiftRecurrentPass(names, frames=False, convolutions=False, gaps=False, semantics=semantics)
+        lifting = LiftRecurrentPass(
+            names,
+            frames=False,
+            convolutions=False,
+            matrices=_takes_attention(work.options.runtime),
+            gaps=False,
+            semantics=semantics,
+        )
         _lift(work, lifting)
 
 

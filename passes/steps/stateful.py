@@ -85,7 +85,7 @@ def lower_state_operators(work: LoweringWork) -> None:
     for node in _parse(work, work.state_nodes):
         strategy, reason = work.options.strategy, ""
         if strategy == "target":
-            strategy, reason = _choose_strategy(node, work.options.runtime)
+            strategy, reason = choose_strategy(node, work.options.runtime)
         _lower_node(work, node.located, strategy, reason)
     work.state_nodes = []
 
@@ -93,7 +93,7 @@ def lower_state_operators(work: LoweringWork) -> None:
 def lower_for_older_opset(work: Work) -> None:
     """Replace the marked operators, which the requested opset lacks."""
     for node in _parse(work, work.nodes):
-        strategy, reason = _choose_strategy(node, None)
+        strategy, reason = choose_strategy(node, None)
         lowering = LowerStateOperatorsPass(strategy, [node.located], reason=reason)
         try:
             lowering(work.model, work.facts)
@@ -125,7 +125,7 @@ def _lower_node(work: LoweringWork, located: LocatedNode, strategy: str, reason:
     work.lowered += lowering.lowered
 
 
-def _choose_strategy(node: StateNode, target: Target | None) -> tuple[str, str]:
+def choose_strategy(node: StateNode, target: Target | None) -> tuple[str, str]:
     """Return the strategy and the reason for it; without a target there are all operators."""
     if not isinstance(node, AttentionNode):
         return "unroll", "it needs no loop"
