@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from rnnlower.errors import MissingOperatorError, OpsetError
+from rnnlower.errors import OpsetError, UnsupportedModelError
 from rnnlower.graph.facts import Facts, trip_count
 from rnnlower.graph.loop_signature import loops_and_scans
 from rnnlower.graph.walk import walk
@@ -80,7 +80,7 @@ def _lower_attentions(model: ir.Model, target: Target) -> bool:
         for node in parse_state_operators(nodes, Facts(model)):
             strategy, reason = choose_strategy(node, target)
             LowerStateOperatorsPass(strategy, [node.located], dialect=target, reason=reason)(model)
-    except (MissingOperatorError, OpsetError):
+    except (OpsetError, UnsupportedModelError):
         return False
     return True
 

@@ -22,7 +22,7 @@ from rnnlower.graph.loop_signature import State
 from rnnlower.graph.operator_kinds import VIEWS
 from rnnlower.graph.walk import is_read, producer_of
 from rnnlower.lifting.affine_forms import NotLiftableError
-from rnnlower.lifting.attention_reads import Product, Read, StateReader, split_off
+from rnnlower.lifting.attention_reads import Product, Read, StateReader, indices_of, split_off
 from rnnlower.lifting.frames import Frame, skip_casts
 from rnnlower.lifting.product_sums import Factor, Term
 from rnnlower.lifting.products import ProductReader
@@ -66,9 +66,13 @@ class FoundAttention:
 
 
 def has_matrix_state(facts: Facts, frame: Frame) -> bool:
-    """Return whether a state of a step has two or more axes of static size greater than 1."""
-    dims = (facts.dims(state.before) or () for state in frame.states)
-    return any(sum(isinstance(dim, int) and dim > 1 for dim in each) > 1 for each in dims)
+    """Return whether a state of a step has two or more axes of static size greater than 1.
+
+    The states of an LSTM may have two, too.
+    """
+    shapes = [facts.dims(state.before) or () for state in frame.states]
+    matrices = [dims for dims in shapes if sum(isinstance(dim, int) and dim > 1 for dim in dims) > 1]
+    return any(len(dims) > 2 for dims in matrices) or (len(shapes) == 1 and bool(matrices))
 
 
 def find_attentions(facts: Facts, frame: Frame, body: ir.Graph) -> list[FoundAttention]:
@@ -164,10 +168,6 @@ def _classify_terms(terms: Iterable[Term], state: ir.Value) -> _Update:
     return _Update(kept[0], correction[0] if correction else None, added[0])
 
 
-def _indices(factor: Factor) -> set[int]:
-    return {index for axis in factor[1] for index in axis}
-
-
 def _subtract(factors: Counter[Factor], parts: Counter[Factor], what: str) -> Counter[Factor]:
     """Subtract factors; they must all be there."""
     if parts - factors:
@@ -192,7 +192,7 @@ def _match_terms(
     if added.summed:
         raise NotLiftableError("what is added to its state is a sum")
     writes = Counter(added.factors)
-    key = Counter({factor: n for factor, n in writes.items() if key_axis in _indices(factor)})
+    key = Counter({factor: n for factor, n in writes.items() if key_axis in indices_of(factor)})
     rest = writes - key
     rates, coef = Counter[Factor](), 1.0
     if correction is not None:
@@ -248,13 +248,13 @@ def _match_correction(
         raise NotLiftableError("its state is not corrected along the axis of its keys")
     inner = moved[0][0]
     back = {inner: (key_axis,)}
-    read_factors = Term(1.0, tuple(factor for factor in factors if inner in _indices(factor)), ()).rename(
+    read_factors = Term(1.0, tuple(factor for factor in factors if inner in indices_of(factor)), ()).rename(
         back
     )
     reading = Counter(read_factors.factors)
-    writing = Counter(factor for factor in factors if key_axis in _indices(factor))
-    rates = Counter(f for f in factors if not _indices(f) & {inner, key_axis})
-    own_decay = Counter({f: n for f, n in decay.items() if key_axis in _indices(f)})
+    writing = Counter(factor for factor in factors if key_axis in indices_of(factor))
+    rates = Counter(f for f in factors if not indices_of(f) & {inner, key_axis})
+    own_decay = Counter({f: n for f, n in decay.items() if key_axis in indices_of(f)})
     reading = _subtract(reading, own_decay, "the decay of what is corrected")
     rates = _subtract(rates, decay - own_decay, "the decay of what is corrected")
     if not (reading == writing == key):
@@ -267,7 +267,7 @@ def _find_value_axis(
     names: tuple[int, ...], key_axis: int, products: ProductReader, factors: Iterable[Factor]
 ) -> int | None:
     """Return the last axis that all rows of the state have in common; without one, values are of size 1."""
-    used = {index for factor in factors for index in _indices(factor)}
+    used = {index for factor in factors for index in indices_of(factor)}
     free = [axis for axis in names if axis != key_axis and axis not in used]
     value_axes = free[-1:]
     if not all(isinstance(products.sizes[axis], int) for axis in (key_axis, *value_axes)):

@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
@@ -13,7 +14,7 @@ from rnnlower.graph.names import NameSource
 from rnnlower.graph.walk import LocatedNode, is_read, producer_of
 from rnnlower.lifting.affine_forms import NotLiftableError
 from rnnlower.lifting.attention import FoundAttention, find_attentions
-from rnnlower.lifting.attention_reads import Product, Read
+from rnnlower.lifting.attention_reads import Product, Read, indices_of
 from rnnlower.lifting.frames import Frame
 from rnnlower.lifting.lifted_nodes import LiftedNode, emit_state_operator, open_emitter, replace_lifted
 from rnnlower.lifting.product_sums import Term
@@ -165,18 +166,17 @@ class _AttentionEmitter:
 
     def emit_added(self, term: Term, axes: Sequence[int]) -> ir.Value:
         """Emit what is added to what is read of the state, as the output."""
-        summed = tuple(term.summed)
-        inner = (
-            [factor for factor in term.factors if any(summed[0] in axis for axis in factor[1])]
-            if summed
-            else []
-        )
-        others = Product(term.coef, tuple(factor for factor in term.factors if factor not in inner))
-        total = self.multiply(others, axes)
+        e, summed = self.e, tuple(term.summed)
+        inner = [factor for factor in term.factors if {*summed} & indices_of(factor)]
+        outside = tuple(factor for factor in term.factors if factor not in inner)
+        total = self.multiply(Product(term.coef, outside), axes)
         if inner:
             part = self.multiply(Product(1.0, tuple(inner)), (*axes, *summed))
+            size = self.size(summed)
+            assert isinstance(size, int)
+            ones = e.constant(np.ones((size, 1), np.float32))
             rank = len(self.row_axes) + len(self.head_axes) + len(axes) + 1
-            total = self.e.op("Mul", self.e.with_axes("ReduceSum", part, [rank], keepdims=0), total)
+            total = e.op("Mul", e.with_axes("Squeeze", e.op("MatMul", part, ones), [rank]), total)
         return self.pack(total, axes)
 
     def emit_initial_state(self) -> ir.Value | None:

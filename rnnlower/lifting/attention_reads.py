@@ -119,6 +119,7 @@ class StateReader:
         added = added.rename(names)
         pairs = [(own, axis) for own, axis in zip(added.axes, read.axes, strict=True) if own]
         is_other = any(len(own) != 1 or len(axis) != 1 for own, axis in pairs) or len(added.summed) > 1
+        is_other |= any(isinstance(self._products.sizes[index], str) for index in added.summed)
         if is_other or any(each in self._products.dependent for each, _ in added.factors):
             raise NotLiftableError("what is added to what is read of its state has other axes")
         return added.rename({own[0]: axis for own, axis in pairs})
@@ -129,3 +130,7 @@ def split_off(term: Term, value: ir.Value) -> tuple[tuple[int, ...], list[Factor
     (own,) = (axes for each, axes in term.factors if each is value)
     rest = [(each, axes) for each, axes in term.factors if each is not value]
     return tuple(index for axis in own for index in axis), rest
+
+
+def indices_of(factor: Factor) -> set[int]:
+    return {index for axis in factor[1] for index in axis}
