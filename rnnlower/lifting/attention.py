@@ -61,7 +61,7 @@ class FoundAttention:
 
     @property
     def is_read_before(self) -> bool:
-        """Whether the state is read before it changes."""
+        """Return whether the state is read before it changes."""
         return self.read is not None and self.read.state is self.state.before
 
 

@@ -133,4 +133,5 @@ def split_off(term: Term, value: ir.Value) -> tuple[tuple[int, ...], list[Factor
 
 
 def indices_of(factor: Factor) -> set[int]:
+    """Return the indices on the axes of a factor."""
     return {index for axis in factor[1] for index in axis}
