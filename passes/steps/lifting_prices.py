@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import onnx_ir as ir
@@ -23,6 +23,7 @@ from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.operators import RECURRENT_OPS
 from rnnlower.recurrent.state_operators import LINEAR_ATTENTION, is_state_operator, parse_state_operators
 from rnnlower.targets.choosing import Chooser
+from rnnlower.targets.fit import find_misfits
 from rnnlower.targets.target import Target
 
 
@@ -37,7 +38,7 @@ def price_lifting(model: ir.Model, lifting: LiftRecurrentPass, target: Target) -
     """Return the prices of the Loops and Scans that a pass would lift, or of the straight lines.
 
     ``None``: there are none, or a price is not known. A Loop or Scan that the target lacks has none: lifting
-    may make it run at all. A line that it cannot run costs infinitely much.
+    may make it run at all. A line that it cannot run costs infinitely much, and so does a LinearAttention.
     """
     trial, facts = model.clone(), Facts(model)
     twins = [(node, twin) for (node, _), (twin, _) in zip(walk(model.graph), walk(trial.graph), strict=True)]
@@ -46,6 +47,8 @@ def price_lifting(model: ir.Model, lifting: LiftRecurrentPass, target: Target) -
     lifted = {(node.path, node.name) for node in lifting.lifted if node.op_type is not None}
     if not lifted:
         return None
+    if not _lower_attentions(trial, target, () if lifting.frames else known):
+        return Prices(0.0, math.inf)
     if lifting.frames:
         gone = [each.node for each, _ in loops_and_scans(model) if (each.path, each.name) in lifted]
     else:
@@ -53,7 +56,7 @@ def price_lifting(model: ir.Model, lifting: LiftRecurrentPass, target: Target) -
     is_run = all(target.has(node.op_type) for node in gone)
     if lifting.frames and (len(gone) != len(lifted) or not is_run):
         return None
-    if not target.prices.microseconds or not (lifting.frames or _lower_attentions(trial, target)):
+    if not target.prices.microseconds:
         return None
     made = _price_recurrent_nodes(trial, known, target)
     if made is None:
@@ -68,21 +71,23 @@ def price_lifting(model: ir.Model, lifting: LiftRecurrentPass, target: Target) -
     return Prices(_price_nodes(facts, gone, target) if is_run else math.inf, made)
 
 
-def _lower_attentions(model: ir.Model, target: Target) -> bool:
-    """Lower LinearAttentions for a target without a kernel; return whether that works."""
-    if target.has_foreign("com.microsoft", LINEAR_ATTENTION):
+def _lower_attentions(model: ir.Model, target: Target, known: Collection[ir.Node]) -> bool:
+    """Lower LinearAttentions for a target without a kernel; return whether it runs what they become.
+
+    Given nodes that are known, it must run all others.
+    """
+    found = find_recurrent(model, is_state_operator)
+    nodes = [each for each in found if each.node.op_type == LINEAR_ATTENTION]
+    if not nodes or target.has_foreign("com.microsoft", LINEAR_ATTENTION):
         return True
     InferTypesPass()(model)
-    nodes = [
-        each for each in find_recurrent(model, is_state_operator) if each.node.op_type == LINEAR_ATTENTION
-    ]
     try:
         for node in parse_state_operators(nodes, Facts(model)):
             strategy, reason = choose_strategy(node, target)
             LowerStateOperatorsPass(strategy, [node.located], dialect=target, reason=reason)(model)
     except (OpsetError, UnsupportedModelError):
         return False
-    return True
+    return not find_misfits(model, target, emitted=None if known else True, skipped=known)
 
 
 def _price_recurrent_nodes(model: ir.Model, known: set[ir.Node], target: Target) -> float | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from typing import TYPE_CHECKING
 
 from rnnlower import wording
@@ -106,6 +108,13 @@ def _lift(work: Work, lifting: LiftRecurrentPass) -> None:
         if prices is None and not lifting.frames:
             return
         what = "Loops and Scans" if lifting.frames else "straight lines"
+        if prices and prices.lifted == math.inf:
+            work.notes.append(
+                f"{what} with a matrix as state stay as they are: target {target.name} does not run "
+                "what LinearAttention becomes"
+            )
+            _lift(work, dataclasses.replace(lifting, matrices=False))
+            return
         if prices and (prices.own < prices.lifted or (prices.own == prices.lifted and not lifting.frames)):
             work.notes.append(
                 f"{what} stay as they are: target {target.name} takes {prices.own:.3g} µs for them by its "

@@ -8,8 +8,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from lifting.test_attention import STEP
-from lifting.test_matrix_lines import unrolled
+from lifting.test_attention import STEP, drop_axis, scan
+from lifting.test_matrix_lines import compare, unrolled
 from support.judge import recurrent_left
 from support.repeated_steps import model_of, two_layers
 from support.small_models import recurrent_model
@@ -132,6 +132,19 @@ def test_lower_lifts_lines_of_matrix_states_that_cost_less(target: str, steps: i
     assert any("was lifted to LinearAttention" in note for note in report.notes) == is_lifted
     assert (len(result.graph.node) < 120) == (is_lifted or steps == 5)
     assert rnnlower.verify(source, result)
+
+
+@pytest.mark.parametrize("target", ["ncnn", "ort-nnapi"])
+@pytest.mark.parametrize("form", ["line", "scan"])
+def test_matrix_states_stay_where_a_target_does_not_run_what_they_become(target: str, form: str) -> None:
+    """Decays that differ by key take a ReduceSum and tensors of rank 5."""
+    step = STEP["gated"].replace("Mul (s, gw)", "Mul (s, kg)").replace("d = ", "kg = Sigmoid (kw)  d = ", 1)
+    source = scan(drop_axis(step)) if form == "scan" else unrolled(step, 17, 2)
+    dims = {"T": 17, "B": 2} if form == "scan" else {}
+    result, report = rnnlower.lower.with_report(source, target=target, dims=dims)
+    assert any("does not run what LinearAttention becomes" in note for note in report.notes)
+    assert not any("was lifted" in note for note in report.notes)
+    compare(source, result, 17, (2,))
 
 
 @pytest.mark.parametrize("op_type", ["LSTM", "GRU"])
