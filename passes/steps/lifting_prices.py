@@ -47,7 +47,7 @@ def price_lifting(model: ir.Model, lifting: LiftRecurrentPass, target: Target) -
     lifted = {(node.path, node.name) for node in lifting.lifted if node.op_type is not None}
     if not lifted:
         return None
-    if not _lower_attentions(trial, target, () if lifting.frames else known):
+    if not _lower_attentions(trial, target, known):
         return Prices(0.0, math.inf)
     if lifting.frames:
         gone = [each.node for each, _ in loops_and_scans(model) if (each.path, each.name) in lifted]
@@ -72,10 +72,7 @@ def price_lifting(model: ir.Model, lifting: LiftRecurrentPass, target: Target) -
 
 
 def _lower_attentions(model: ir.Model, target: Target, known: Collection[ir.Node]) -> bool:
-    """Lower LinearAttentions for a target without a kernel; return whether it runs what they become.
-
-    Given nodes that are known, it must run all others.
-    """
+    """Lower LinearAttentions for a target without a kernel; return whether it runs all that is not known."""
     found = find_recurrent(model, is_state_operator)
     nodes = [each for each in found if each.node.op_type == LINEAR_ATTENTION]
     if not nodes or target.has_foreign("com.microsoft", LINEAR_ATTENTION):
@@ -87,7 +84,7 @@ def _lower_attentions(model: ir.Model, target: Target, known: Collection[ir.Node
             LowerStateOperatorsPass(strategy, [node.located], dialect=target, reason=reason)(model)
     except (OpsetError, UnsupportedModelError):
         return False
-    return not find_misfits(model, target, emitted=None if known else True, skipped=known)
+    return not find_misfits(model, target, skipped=known)
 
 
 def _price_recurrent_nodes(model: ir.Model, known: set[ir.Node], target: Target) -> float | None:
