@@ -34,6 +34,11 @@ def scale_weights(model: onnx.ModelProto) -> None:
     tensor.CopyFrom(numpy_helper.from_array(1e-9 * numpy_helper.to_array(tensor), name))
 
 
+def spaced(model: onnx.ModelProto) -> None:
+    """Put a space into the name of the input."""
+    model.graph.input[0].name = model.graph.node[0].input[0] = "X 1"
+
+
 def in_branch() -> onnx.ModelProto:
     """Return a model whose recurrent node is in a branch."""
     return text(
@@ -104,6 +109,7 @@ QUANTIZATION = [
     ),
     Case("a format that does not exist", f"{CALIBRATE} --format csv"),
     Case("a folder that exists", "calibrate model.onnx good.npz -o nothing --format qnn"),
+    Case("an input with a space in its name", "calibrate model.onnx spaced.npz -o data --format qnn", spaced),
     Case("a reader in the place of its data", f"{CALIBRATE} --format python"),
     Case("ranges in the place of the data", "calibrate model.onnx good.npz -o out.json --ranges out.json"),
     Case("a Loop", CALIBRATE, model=text(17, "float[2, 1, 3] X, int64 n, bool c", LOOP)),

@@ -202,6 +202,7 @@ def _write_inputs(folder: pathlib.Path, command: str) -> None:
         f"cell_{letter}_in": np.zeros((4, 1, 1, 2), np.float32) for letter in "hc"
     }
     sets["some_states"] = {"X": X, "cell_h_in": np.zeros((1, 1, 2), np.float32)}
+    sets["spaced"] = {"X 1": X}
     sets["nan"] = {"X": np.full((2, 1, 3), np.nan, np.float32)}
     for name, arrays in sets.items():
         if f"{name}.npz" in command:

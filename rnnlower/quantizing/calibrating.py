@@ -26,7 +26,7 @@ from rnnlower.quantizing.recordings import Feeds, Recordings, as_list, open_sour
 
 Format = Literal["npz", "rknn", "qnn", "python"]
 
-_READER = '''"""Calibration data for onnxruntime.quantization, from {data}."""
+_READER = '''"""Calibration data for onnxruntime.quantization, from the .npz file next to this one."""
 
 import pathlib
 
@@ -38,7 +38,7 @@ class Reader(CalibrationDataReader):
     """Return the inputs of one call after the other."""
 
     def __init__(self) -> None:
-        with np.load(pathlib.Path(__file__).with_name("{data}")) as file:
+        with np.load(pathlib.Path(__file__).with_name({data!r})) as file:
             arrays = {{name: file[name] for name in file.files}}
         self._calls = iter([
             {{name: arrays[f"{{index}}/{{name}}"] for name in {names}}} for index in range({count})
@@ -74,7 +74,8 @@ class Calibration:
 
         Raises:
             OptionError: There is no such format, no folder for the file, or something else in its place;
-                or the calls differ in shape and are to be one array.
+                the calls differ in shape and are to be one array; or a list of ``qnn`` cannot hold the name
+                of an input.
         """
         check_choice("the format is", format, get_args(Format))
         _check_parent(pathlib.Path(path))
@@ -140,6 +141,16 @@ def _write_files(calibration: Calibration, path: pathlib.Path, listed: str, suff
         folder.chmod(0o755)
 
 
+def _write_qnn(calibration: Calibration, path: pathlib.Path) -> None:
+    for name in calibration.calls[0]:
+        if name.split() != [name]:
+            raise OptionError(
+                f"the input {name!r} has a space in its name, at which an entry of input_list.txt ends",
+                remedy="rename the input, or choose the format npz, rknn or python",
+            )
+    _write_files(calibration, path, listed="input_list.txt", suffix=".raw", entry="{name}:={file}")
+
+
 def _write_python(calibration: Calibration, path: pathlib.Path) -> None:
     data = path.with_suffix(".npz")
     if path == data:
@@ -156,7 +167,7 @@ def _write_python(calibration: Calibration, path: pathlib.Path) -> None:
 _WRITERS: Mapping[str, Callable[[Calibration, pathlib.Path], None]] = {
     "npz": _write_npz,
     "rknn": functools.partial(_write_files, listed="dataset.txt", suffix=".npy", entry="{file}"),
-    "qnn": functools.partial(_write_files, listed="input_list.txt", suffix=".raw", entry="{name}:={file}"),
+    "qnn": _write_qnn,
     "python": _write_python,
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import runpy
 from collections.abc import Callable
 from pathlib import Path
 
@@ -82,6 +83,25 @@ def test_recordings_are_written_in_formats_of_other_tools(format_: str, tmp_path
     np.testing.assert_array_equal(read[0], first)
     np.testing.assert_array_equal(read[1], second[:7])
     assert len(read) == 2
+
+
+@pytest.mark.parametrize("name", ["X 1", "X\n"])
+def test_a_name_with_a_space_is_refused_in_a_list_of_qnn(name: str, tmp_path: Path) -> None:
+    model = LongMemory("GRU", 8).build()
+    model.graph.input[0].name = model.graph.node[0].input[0] = name
+    calls = rnnlower.calibrate(model, {name: recordings(1, 5)[0]})
+    with pytest.raises(OptionError, match="has a space in its name"):
+        calls.save(tmp_path / "data", "qnn")
+    assert not list(tmp_path.iterdir())
+    calls.save(tmp_path / "data", "rknn")
+
+
+@pytest.mark.parametrize("name", ['a"b', 'a"""b', "a\\b", "a\nb"])
+def test_a_reader_whose_file_has_a_strange_name(name: str, tmp_path: Path) -> None:
+    (X,) = recordings(1, 5)
+    rnnlower.calibrate(LongMemory("GRU", 8).build(), {"X": X}).save(tmp_path / f"{name}.py", "python")
+    values = runpy.run_path(str(tmp_path / f"{name}.py"))
+    np.testing.assert_array_equal(values["Reader"]().get_next()["X"], X)
 
 
 def test_one_array_takes_calls_of_one_shape(tmp_path: Path) -> None:
