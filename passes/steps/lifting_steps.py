@@ -74,8 +74,13 @@ def lift_all(
 
 
 def _takes_attention(target: Target | None) -> bool:
-    """Return whether a target runs LinearAttention, which gives decays as logarithms, or what it becomes."""
-    return target is None or target.has("Exp") or target.has_foreign("com.microsoft", LINEAR_ATTENTION)
+    """Return whether a target runs LinearAttention, which gives decays as logarithms, or what it becomes.
+
+    A profile keeps recurrent nodes, and has none of this domain.
+    """
+    if target is None or target.has_foreign("com.microsoft", LINEAR_ATTENTION):
+        return True
+    return target.has("Exp") and not target.profile
 
 
 def lift_lines(work: LoweringWork) -> None:

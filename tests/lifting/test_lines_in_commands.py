@@ -147,6 +147,11 @@ def test_matrix_states_stay_where_a_target_does_not_run_what_they_become(target:
     compare(source, result, 17, (2,))
 
 
+def test_matrix_states_stay_for_a_profile() -> None:
+    result = rnnlower.lower(scan(drop_axis(STEP["gated"])), target="sonnx", dims={"T": 3, "B": 1})
+    assert {node.domain for node in result.graph.node} == {""}
+
+
 @pytest.mark.parametrize("op_type", ["LSTM", "GRU"])
 @pytest.mark.parametrize("target", ["onnx2torch", "openvino", "tract", "opencv", "tinygrad"])
 def test_a_line_that_was_emitted_for_a_target_stays(target: str, op_type: str) -> None:
