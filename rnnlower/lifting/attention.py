@@ -68,7 +68,7 @@ class FoundAttention:
 def has_matrix_state(facts: Facts, frame: Frame) -> bool:
     """Return whether a state of a step has two or more axes of static size greater than 1.
 
-    The states of an LSTM may have two, too.
+    Of several states, one must have three axes: those of an LSTM have two.
     """
     shapes = [facts.dims(state.before) or () for state in frame.states]
     matrices = [dims for dims in shapes if sum(isinstance(dim, int) and dim > 1 for dim in dims) > 1]

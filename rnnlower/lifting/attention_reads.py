@@ -83,6 +83,7 @@ class StateReader:
                 found = [read for each in producer.inputs if each is not None for read in self.find(each)]
                 return [*dict.fromkeys(found)]
             except NotLiftableError:
+                # Not all that it is computed from are products: it may be one to which others are added.
                 with contextlib.suppress(NotLiftableError):
                     return [self._read(value, state, is_sum=True)]
                 raise

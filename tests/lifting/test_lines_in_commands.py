@@ -147,6 +147,13 @@ def test_matrix_states_stay_where_a_target_does_not_run_what_they_become(target:
     compare(source, result, 17, (2,))
 
 
+@pytest.mark.parametrize("opset", [9, 26])
+def test_an_opset_that_a_target_does_not_read_is_no_reason_to_stay(opset: int) -> None:
+    source = rnnlower.convert(scan(drop_axis(STEP["gated"])), opset=opset)
+    _, report = rnnlower.lower.with_report(source, target="onnx2torch", dims={"T": 6, "B": 2})
+    assert any("was lifted to LinearAttention" in note for note in report.notes)
+
+
 def test_matrix_states_stay_for_a_profile() -> None:
     result = rnnlower.lower(scan(drop_axis(STEP["gated"])), target="sonnx", dims={"T": 3, "B": 1})
     assert {node.domain for node in result.graph.node} == {""}
