@@ -43,6 +43,7 @@ FILES = [
     Case("no such file", SCAN, model=None),
     Case("a folder", "scan . -o out.onnx"),
     Case("not ONNX", SCAN, model=b"<html></html>"),
+    Case("a Git LFS pointer", SCAN, model=b"version https://git-lfs.github.com/spec/v1\n"),
     Case("truncated", SCAN, model=cell().SerializeToString()[:-30]),
     Case("empty", SCAN, model=b""),
 ]

@@ -36,6 +36,14 @@ _VALUE_FIELDS = frozenset(_FIELDS.values())
 _NESTING_FIELDS = frozenset(["t", "g", "tensors", "graphs", "sparse_tensor", "sparse_tensors"])
 _MAX_ELEMENTS = 2**40
 _TEXT_ERRORS = (text_format.ParseError, json_format.ParseError, onnx.parser.ParseError)
+# What files that are taken for ONNX often are: where their first bytes are found, and what to do.
+_OTHER_FORMATS = (
+    (0, b"version https://git-lfs", "a Git LFS pointer; fetch the file that it stands for (git lfs pull)"),
+    (4, b"ORTM", "in ORT format; give the ONNX file that it was made from"),
+    (4, b"TFL3", "a TFLite model; export the model to ONNX (tf2onnx reads TFLite, too)"),
+    (0, b"\x89HDF", "an HDF5 file, such as Keras writes; export the model to ONNX"),
+    (0, b"PK\x03\x04", "a zip archive, such as PyTorch and Keras write; export the model to ONNX"),
+)
 
 
 def read_proto(path: pathlib.Path, label: str) -> onnx.ModelProto:
@@ -56,10 +64,19 @@ def read_proto(path: pathlib.Path, label: str) -> onnx.ModelProto:
     except OSError as error:
         raise InvalidModelError(f"{label} cannot be read: {error.strerror or error}") from error
     except (DecodeError, ValueError, *_TEXT_ERRORS) as error:
-        raise InvalidModelError(f"{label} is not an ONNX model, or is truncated: {error}") from error
+        other = _other_format(path)
+        reason = f"but {other}" if other else f"or is truncated: {error}"
+        raise InvalidModelError(f"{label} is not an ONNX model, {reason}") from error
     check_proto(model, label)
     check_external_data(model, path.parent)
     return model
+
+
+def _other_format(path: pathlib.Path) -> str | None:
+    """Return what a file that is not ONNX is, and what to do."""
+    with path.open("rb") as file:
+        start = file.read(32)
+    return next((text for at, magic, text in _OTHER_FORMATS if start[at:].startswith(magic)), None)
 
 
 def check_proto(model: onnx.ModelProto, label: str) -> None:

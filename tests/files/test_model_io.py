@@ -103,6 +103,24 @@ def test_a_file_that_is_no_model_is_refused_in_every_format(suffix: str, tmp_pat
         rnnlower.scan(path)
 
 
+@pytest.mark.parametrize(
+    ("start", "reason"),
+    [
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:", "a Git LFS pointer"),
+        (b"\x18\0\0\0ORTM\0\0\0\0", "in ORT format"),
+        (b"\x1c\0\0\0TFL3\x14\0", "a TFLite model"),
+        (b"\x89HDF\r\n\x1a\n", "an HDF5 file"),
+        (b"PK\x03\x04\x14\0", "a zip archive"),
+        (b"<html>", "or is truncated"),
+    ],
+)
+def test_a_file_of_another_format_is_named(start: bytes, reason: str, tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(start)
+    with pytest.raises(rnnlower.InvalidModelError, match=f"is not an ONNX model, .*{reason}"):
+        rnnlower.scan(path)
+
+
 def test_textual_form(tmp_path: Path) -> None:
     path = tmp_path / "model.textproto"
     path.write_text(str(static_model()))
