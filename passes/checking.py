@@ -13,7 +13,7 @@ from rnnlower.passes.command_options import CheckOptions
 from rnnlower.passes.convert_opset import ConvertOpsetPass
 from rnnlower.passes.options import LoweringOptions
 from rnnlower.passes.pipeline import LOWER
-from rnnlower.passes.steps import emitting, shared
+from rnnlower.passes.steps import emitting, preparing, shared
 from rnnlower.passes.steps.work import LoweringWork, Step, Work, is_selected, run_steps
 from rnnlower.recurrent.finding import find_recurrent, is_stateful
 from rnnlower.targets.fit import find_misfits, note_open_inputs, profile_notes
@@ -75,6 +75,7 @@ def check_model(model: ir.Model, options: CheckOptions) -> CheckReport:
 
 CHECK: Sequence[Step[Work, CheckOptions]] = (
     *shared.FIX_INPUTS,
+    Step(preparing.fix_batch, "A lowering does so, too."),
     Step(shared.raise_opset_to_operators, "Later steps would not know an operator that the opset lacks."),
     Step(shared.fold, "Nodes that never run need not fit.", when=lambda o: o.folds),
     Step(shared.note_ifs, "Those of known condition are gone.", when=lambda o: o.folds),

@@ -10,7 +10,8 @@ import onnx_ir as ir
 from rnnlower.arguments import dictionary
 from rnnlower.errors import OptionError
 from rnnlower.files.metadata import StreamMetadata
-from rnnlower.graph.evaluation import Shape
+from rnnlower.graph.evaluation import Dim, Shape
+from rnnlower.graph.facts import Facts
 from rnnlower.graph.inference import forget_negative_sizes
 from rnnlower.graph.names import NameSource
 from rnnlower.graph.symbols import dim_name
@@ -25,6 +26,8 @@ _SIZE_LIMIT = 2**63
 
 class CorrectShapesPass(Pass):
     """Replaces declared shapes by inferred ones; values without a declared shape get none.
+
+    A name of the inputs' dimensions replaces another name, which an exporter makes up for each value.
 
     Graph outputs keep their declared sizes, except numbers that contradict the inferred ones.
 
@@ -59,16 +62,16 @@ class CorrectShapesPass(Pass):
         self.notes: list[str] = []
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        modified = False
+        modified, of_inputs = False, _open_sizes(model)
         for out in (out for node, _ in walk(model.graph) for out in node.outputs):
-            shape = self.facts.shape(out)
-            if shape is None or out.shape is None or out.is_graph_output():
+            dims = self.facts.dims(out)
+            if dims is None or out.shape is None or out.is_graph_output():
                 continue
             declared = list(out.shape)
-            same_rank = len(declared) == len(shape)
+            same_rank = len(declared) == len(dims)
             known = [
-                size if size is not None else declared[axis] if same_rank else None
-                for axis, size in enumerate(shape)
+                size if isinstance(size, int) or size in of_inputs else declared[axis] if same_rank else None
+                for axis, size in enumerate(dims)
             ]
             if known != declared:
                 out.shape = ir.Shape(known)
@@ -100,8 +103,7 @@ class CorrectShapesPass(Pass):
     def _name_sizes(self, model: ir.Model) -> bool:
         shapes = [value.shape for value in walk_values(model.graph) if value.shape is not None]
         names = NameSource(filter(None, (dim_name(dim) for shape in shapes for dim in shape)))
-        modified = False
-        of_inputs = {dim for value in model.graph.inputs for dim in value.shape or () if dim_name(dim)}
+        modified, of_inputs = False, _open_sizes(model)
         in_bodies = dict.fromkeys(
             value for body in model.graph.subgraphs() for value in (*body.inputs, *body.outputs)
         )
@@ -121,6 +123,11 @@ class CorrectShapesPass(Pass):
                 value.shape = ir.Shape(sizes)
                 modified = True
         return modified
+
+
+def _open_sizes(model: ir.Model) -> set[Dim]:
+    """Return the named sizes of the inputs."""
+    return {dim for value in model.graph.inputs for dim in value.shape or () if dim_name(dim)}
 
 
 class NameBatchPass(Pass):
@@ -151,7 +158,8 @@ class NameBatchPass(Pass):
         dims = [dim for value in model.graph.inputs for dim in value.shape or ()]
         declared = [name for dim in dims if (name := dim_name(dim))]
         for node in filter(is_recurrent, model.graph):
-            found = {self.names.get(name, name) for name in self._batch_names(node) if name in declared}
+            batches = map(dim_name, _batch_sizes(self.facts, node))
+            found = {self.names.get(name, name) for name in batches if name in declared}
             equal = sorted(found, key=declared.index)
             for name in equal[1:]:
                 self.names |= {each: equal[0] for each in declared if self.names.get(each, each) == name}
@@ -162,12 +170,30 @@ class NameBatchPass(Pass):
                 )
         return ir.passes.PassResult(model, bool(self.names))
 
-    def _batch_names(self, node: ir.Node) -> Iterator[str]:
-        axis = 0 if node.attributes.get_int("layout", 0) else 1
-        for index in (0, *STATE_INPUTS):
-            dims = self.facts.dims(operand(node, index))
-            if dims is not None and len(dims) > axis and (name := dim_name(dims[axis])):
-                yield name
+
+def batches_of_states(model: ir.Model, facts: Facts) -> dict[str, int]:
+    """Return the names of inputs' dimensions that are the batch of recurrent nodes, whose size is known.
+
+    Exporters leave the batch of X open and write initial states of the batch that they traced: no other runs.
+    """
+    dims = [dim for value in model.graph.inputs for dim in value.shape or ()]
+    declared = {name for dim in dims if (name := dim_name(dim))}
+    found: dict[str, int] = {}
+    for node in filter(is_recurrent, model.graph):
+        sizes = [*_batch_sizes(facts, node)]
+        numbers = {size for size in sizes if isinstance(size, int)}
+        if len(numbers) == 1:
+            found |= {name: min(numbers) for size in sizes if (name := dim_name(size)) in declared}
+    return found
+
+
+def _batch_sizes(facts: Facts, node: ir.Node) -> Iterator[Dim]:
+    """Yield the batch of X and of the initial states, which the ONNX spec requires to be equal."""
+    axis = 0 if node.attributes.get_int("layout", 0) else 1
+    for index in (0, *STATE_INPUTS):
+        dims = facts.dims(operand(node, index))
+        if dims is not None and len(dims) > axis:
+            yield dims[axis]
 
 
 def follow_inputs(model: ir.Model) -> None:

@@ -14,7 +14,7 @@ from rnnlower.graph.walk import default_opset, op_types, subgraphs_of, walk
 from rnnlower.lowering import FIRST_OPSET, LAST_OPSET
 from rnnlower.passes.adapt_nodes import AdaptNodesPass, has_fallback
 from rnnlower.passes.convert_opset import convert_to_first_possible
-from rnnlower.passes.declared_sizes import NameBatchPass
+from rnnlower.passes.declared_sizes import FreezeDimsPass, NameBatchPass, batches_of_states
 from rnnlower.passes.expand_functions import InlineFunctionsPass
 from rnnlower.passes.recurrent_forms import DequantizeRecurrentPass
 from rnnlower.passes.removing import remove_zero_states
@@ -66,6 +66,20 @@ def select_nodes(work: LoweringWork) -> None:
         if patterns is None or any(matches_pattern(located, pattern) for pattern in patterns):
             select(located)
             (work.nodes if is_recurrent(located.node) else work.state_nodes).append(located)
+
+
+def fix_batch(work: Work) -> None:
+    """Give an open batch the size of initial states, as the model runs in no other.
+
+    Before: initial states of a known batch, and an X of an open one. After: the number, wherever it stands.
+    """
+    sizes = batches_of_states(work.model, work.facts)
+    if sizes:
+        work.apply(FreezeDimsPass(sizes))
+    work.notes += [
+        f"dimension {name!r} is {size}, as initial states have that batch size"
+        for name, size in sizes.items()
+    ]
 
 
 def prepare_model_format(work: LoweringWork) -> None:

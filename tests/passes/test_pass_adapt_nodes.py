@@ -146,6 +146,18 @@ def test_a_wrong_shape_is_corrected() -> None:
     assert not CorrectShapesPass()(own).modified
 
 
+def test_the_name_of_an_input_replaces_another() -> None:
+    """The dynamo exporter names the sizes of each value; tract takes two names for two sizes."""
+    own = ir.from_onnx_text("""<ir_version: 8, opset_import: ["" : 17]>
+        main (float[N, T] x) => (float[K, L] y)
+        <float["Abs_dim_0", "Abs_dim_1"] a, float["Pad_dim_0", M] p, int64[4] pads = {0, 1, 0, 0}>
+        { a = Abs (x) p = Pad (a, pads) y = Neg (p) }""")
+    assert CorrectShapesPass()(own).modified
+    a, p, y = (node.outputs[0].shape for node in own.graph)
+    assert [list(map(str, shape or ())) for shape in (a, p, y)] == [["N", "T"], ["N", "M"], ["K", "L"]]
+    assert not CorrectShapesPass()(own).modified
+
+
 def test_an_output_that_declares_the_length_of_the_export_gets_its_own() -> None:
     """As PyTorch's exporter writes it: the time of X is open, but that of the output is the traced one."""
     text = """

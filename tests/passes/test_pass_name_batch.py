@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import onnx
+import onnx.parser
 import onnx_ir as ir
 import pytest
 
 import rnnlower
 from rnnlower.passes import NameBatchPass
+from rnnlower.passes.checking import check_model
+from rnnlower.passes.command_options import CheckOptions
 
 MODEL = """<ir_version: 8, opset_import: ["" : 17]>
     main (float[T, N, 3] x, float[M, 4] g, float[1, K, 4] c, float[2, S, 4] p, float[O, 4] q)
@@ -70,3 +74,24 @@ def test_lower_names_the_batch_for_a_target() -> None:
     assert shapes[1] == ["N", ""]
     assert "dimension 'M' is called 'N', which it must equal" in report.notes
     assert rnnlower.verify(source, lowered)
+
+
+@pytest.mark.parametrize(
+    ("X", "h", "batch"),
+    [("float[5, N, 3] X", "float[1, 1, 4] h", 1), ("float[5, 2, 3] X", "float[1, N, 4] h", 2)],
+)
+def test_lower_fixes_the_batch_for_a_target(X: str, h: str, batch: int) -> None:
+    """Exporters leave the batch open, and write the initial state of the batch that they traced."""
+    source = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17]>
+        main ({X}, {h}) => (float[5, N, 4] y)
+        <float[1, 4, 3] W = {{{", ".join(["0.5"] * 12)}}}, float[1, 4, 4] R = {{{", ".join(["-1"] * 16)}}},
+         int64[1] one = {{1}}>
+        {{ Y = RNN <hidden_size = 4> (X, W, R, , , h)  y = Squeeze (Y, one) }}""")
+    # A target of static shapes.
+    lowered, report = rnnlower.lower.with_report(source, target="onnx2torch")
+    shapes = [[dim.dim_value for dim in value.type.tensor_type.shape.dim] for value in lowered.graph.input]
+    assert shapes == [[5, batch, 3], [1, batch, 4]]
+    assert f"dimension 'N' is {batch}, as initial states have that batch size" in report.notes
+    assert rnnlower.verify(source, lowered)
+    own = ir.from_proto(source)
+    assert not any("open" in note for note in check_model(own, CheckOptions(target="onnx2torch")).notes)
