@@ -100,3 +100,21 @@ def test_an_outlier_is_not_blamed_on_quantizers() -> None:
         LongMemory("LSTM", 8).build(), calibration={"X": data}, verify=True
     )[1]
     assert report.sqnr is not None
+
+
+@pytest.mark.parametrize("strategy", ["scan", "loop"])
+@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+def test_a_number_of_steps_that_no_shape_tells(direction: str, strategy: str) -> None:
+    many = 1 + (direction == "bidirectional")
+    source = model_of(
+        f"(float[n] X, int64[3] S) => (float[t, {many}, b, 8] Y) "
+        f'{{ x = Reshape (X, S) Y = GRU <hidden_size = 8, direction = "{direction}"> (x, W, R) }}',
+        W=(many, 24, 3),
+        R=(many, 24, 8),
+    )
+    draw = np.random.default_rng(0)
+    data = [{"X": draw.uniform(-1, 1, 12 * n).astype(np.float32), "S": [n, 4, 3]} for n in (6, 1, 9, 6)]
+    options = {"calibration": data, "strategy": strategy, "verify": True}
+    report = rnnlower.quantize.with_report(source, **options)[1]
+    assert report.sqnr is not None
+    assert report.sqnr > 30
