@@ -146,7 +146,7 @@ def carry_integers(model: ir.Model) -> list[str]:
     for output in list(graph.outputs):
         into = inputs.get(stream.states.get(output.name or ""))
         if into is None or (into.dtype is not None and into.dtype.is_integer()):
-            continue  # A counter of steps or calls is an integer already.
+            continue  # A counter of steps is an integer already.
         parameters = {_int16_parameters(node) for node in _readers(into)}
         found = parameters.pop() if len(parameters) == 1 else None
         if found is None or stream.start.get(into.name or "", 0):
