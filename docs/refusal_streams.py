@@ -303,6 +303,7 @@ PADDING = [
     Case("a length that no input has", PAD, x(TensorProto.FLOAT, 5, 1, 3)),
     Case("chunks of one size", PAD, lambda m: helper.set_model_props(m, STREAMED)),
     Case("a model that is padded already", PAD, lambda m: helper.set_model_props(m, PADDED)),
+    Case("a model without nodes", PAD, model=text(17, "float[T, 3] Y", "")),
     Case(
         "an input of a padded model that is set",
         "scan model.onnx -o out.onnx --dim T=8 --set X=0",

@@ -125,6 +125,10 @@ class PadLengthsPass(Pass):
                 f"the model is streamed, and each call takes {stream.chunk} time steps",
                 remedy=f"stream its source with chunks of any size ({option('chunk', 'any')}), and pad that",
             )
+        if not len(model.graph):
+            raise UnsupportedModelError(
+                "the model has no nodes, and nothing to pad", remedy="give the model that computes something"
+            )
         InlineFunctionsPass(wanted=lambda node: True)(model, self.facts)
         if model.ir_version < FREE_INITIALIZERS_IR:
             FreezeInitializersPass()(model, self.facts)

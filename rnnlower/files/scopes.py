@@ -16,9 +16,13 @@ from rnnlower.errors import InvalidModelError
 from rnnlower.graph.loop_signature import FIRST_SCAN_WITHOUT_BATCH
 from rnnlower.graph.versions import NodeForm, history, misfit_of
 from rnnlower.graph.walk import node_label
+from rnnlower.wording import counted
 
 _Nodes = Sequence[onnx.NodeProto]
 _DEFAULT = ("", "ai.onnx")
+
+_WINDOW = {"kernel_shape": 1, "strides": 1, "dilations": 1, "pads": 2}
+"""The attributes of convolutions and pools, and how many elements they have for each axis."""
 
 
 def check_function_scope(function: onnx.FunctionProto, label: str) -> None:
@@ -221,7 +225,20 @@ def misfit_of_every_version(node: onnx.NodeProto) -> str:
         return ""
     attributes = tuple((each.name, each.type) for each in node.attribute)
     form = NodeForm(tuple(map(bool, node.input)), (True,) * len(node.output), attributes)
-    return _misfit(node.op_type, form)
+    return _misfit(node.op_type, form) or _misfit_of_windows(node)
+
+
+def _misfit_of_windows(node: onnx.NodeProto) -> str:
+    """Describe attributes of a window that no signal has; empty if there are none."""
+    given = {each.name: [*each.ints] for each in node.attribute if each.name in _WINDOW and each.ints}
+    axes = {name: len(values) / _WINDOW[name] for name, values in given.items()}
+    for name, values in given.items():
+        if name != "pads" and min(values) < 1:
+            return f"attribute {name!r} is {values}; each element must be at least 1"
+        if not axes[name].is_integer() or axes[name] != max(axes.values()):
+            found = counted(len(values), "element")
+            return f"attribute {name!r} has {found}, but needs {_WINDOW[name]} for each axis"
+    return ""
 
 
 @functools.lru_cache(maxsize=4096)

@@ -242,10 +242,13 @@ def _window_shape(node: ir.Node, _: Sequence[Array | None], shapes: Sequence[Any
     if node.op_type.startswith("Conv"):
         channels, _, *kernel = weights[0]
     auto_pad, axes = node.attributes.get_string("auto_pad", "NOTSET"), len(kernel)
-    strides, dilations = (node.attributes.get_ints(name, (1,) * axes) for name in ("strides", "dilations"))
-    if len(signal) != axes or node.attributes.get_int("ceil_mode", 0) != 0 or 0 in strides:
+    strides, dilations = (node.attributes.get_ints(name) or (1,) * axes for name in ("strides", "dilations"))
+    pads = node.attributes.get_ints("pads") or (0,) * 2 * axes
+    if auto_pad == "VALID":
+        pads = (0,) * 2 * axes
+    is_valid = {*map(len, (signal, strides, dilations)), len(pads) / 2} == {axes}
+    if not is_valid or node.attributes.get_int("ceil_mode", 0) != 0:
         return None
-    pads = (0,) * 2 * axes if auto_pad == "VALID" else node.attributes.get_ints("pads", (0,) * 2 * axes)
     if auto_pad.startswith("SAME"):
         if {*dilations} != {1} and node.op_type != "Conv":
             return None  # onnxruntime pads a pool as if its window had no dilations.
@@ -264,11 +267,13 @@ def _transposed_window_shape(node: ir.Node, _: Sequence[Array | None], shapes: S
     (batch, _channels, *signal), (_channels, channels, *kernel) = shapes[:2]
     axes = len(kernel)
     is_given = node.attributes.get_ints("output_shape") is not None
-    if is_given or node.attributes.get_string("auto_pad", "NOTSET") != "NOTSET" or len(signal) != axes:
+    if is_given or node.attributes.get_string("auto_pad", "NOTSET") != "NOTSET":
         return None
-    pads = node.attributes.get_ints("pads", (0,) * 2 * axes)
-    more = node.attributes.get_ints("output_padding", (0,) * axes)
-    strides, dilations = (node.attributes.get_ints(name, (1,) * axes) for name in ("strides", "dilations"))
+    pads = node.attributes.get_ints("pads") or (0,) * 2 * axes
+    more = node.attributes.get_ints("output_padding") or (0,) * axes
+    strides, dilations = (node.attributes.get_ints(name) or (1,) * axes for name in ("strides", "dilations"))
+    if {*map(len, (signal, more, strides, dilations)), len(pads) / 2} != {axes}:
+        return None  # Not valid.
     places = zip(signal, kernel, pads[:axes], pads[axes:], more, strides, dilations, strict=True)
     found = (combine_sizes(_spread_size, *each) for each in places)
     groups = node.attributes.get_int("group", 1)

@@ -114,11 +114,14 @@ def observed_values(model: ir.Model, feeds: Iterable[Feeds]) -> Iterator[list[tu
 def _open_observed(
     model: ir.Model, shapes: Mapping[str, tuple[int, ...]]
 ) -> tuple[IsolatedSession, dict[str, Role]]:
-    """Open the model with its recurrences as Scans; return the session and the roles of the added outputs."""
+    """Open the model with its recurrences as Loops; return the session and the roles of the added outputs.
+
+    A Loop, unlike a Scan, needs no If around it where the number of steps may be 0.
+    """
     own = model.clone()
     seen: dict[ir.Value, Role] = {}
     sizes = {name: list(shape) for name, shape in shapes.items()}
-    options = LoweringOptions("scan", input_shapes=sizes, fold=False, gates="fused")
+    options = LoweringOptions("loop", input_shapes=sizes, fold=False, gates="fused")
     lower_model(own, options, lambda located: _make_observer(located, seen))
     roles = dict(_expose_roles(own, seen))
     return open_model(to_proto(own), optimize=False), roles
@@ -144,7 +147,7 @@ def find_ranges(model: ir.Model, feeds: Iterable[Feeds]) -> Ranges:
 
 
 def _expose_roles(model: ir.Model, seen: Mapping[ir.Value, Role]) -> Iterator[tuple[str, Role]]:
-    """Make values of the main graph and of the bodies of its Scans graph outputs; yield their names."""
+    """Make values of the main graph and of the bodies of its Loops graph outputs; yield their names."""
     owners = {body: node for node in model.graph for body in subgraphs_of(node)}
     names = NameSource(all_names(model))
     for number, (value, role) in enumerate(seen.items()):
@@ -159,7 +162,7 @@ def _expose_roles(model: ir.Model, seen: Mapping[ir.Value, Role]) -> Iterator[tu
         graph.append(ir.node("Identity", [value], outputs=[outer]))
         if graph is not model.graph:
             owner = owners.get(graph)
-            if owner is None or owner.op_type != "Scan":
+            if owner is None or owner.op_type != "Loop":
                 options = {"target": "onnxruntime", "native": "keep", "control-flow": "unroll"}
                 unrolling = wording.call("lower", **options)
                 raise UnsupportedModelError(
@@ -168,21 +171,16 @@ def _expose_roles(model: ir.Model, seen: Mapping[ir.Value, Role]) -> Iterator[tu
                     f"or unroll Loops first: `{unrolling}`",
                 )
             graph.outputs.append(outer)
-            outer = _add_scan_output(owner, names.fresh(f"rnnlower.role.{number}.steps"))
+            outer = _add_output(owner, names.fresh(f"rnnlower.role.{number}.steps"))
         model.graph.outputs.append(outer)
         yield str(outer.name), role
 
 
-def _add_scan_output(scan: ir.Node, name: str) -> ir.Value:
-    """Add an output to a Scan whose body has one more, and return it."""
-    scan.resize_outputs(len(scan.outputs) + 1)
-    value = scan.outputs[-1]
+def _add_output(loop: ir.Node, name: str) -> ir.Value:
+    """Add an output to a Loop whose body has one more, and return it."""
+    loop.resize_outputs(len(loop.outputs) + 1)
+    value = loop.outputs[-1]
     value.name, value.type = name, ir.TensorType(ir.DataType.FLOAT)
-    directions = scan.attributes.get("scan_output_directions")
-    if directions is not None:
-        scan.attributes["scan_output_directions"] = ir.AttrInt64s(
-            "scan_output_directions", [*directions.as_ints(), 0]
-        )
     return value
 
 

@@ -129,7 +129,7 @@ def _dequantize_inside(graph: ir.Graph, chain: list[ir.Node], names: NameSource)
 
 
 def carry_integers(model: ir.Model) -> list[str]:
-    """Make the state inputs and outputs int16; return notes with the scales.
+    """Make the state inputs and outputs in float int16; return notes with the scales.
 
     The recurrence quantizes a state to the same integers again.
 
@@ -145,8 +145,8 @@ def carry_integers(model: ir.Model) -> list[str]:
     inputs = {value.name: value for value in graph.inputs}
     for output in list(graph.outputs):
         into = inputs.get(stream.states.get(output.name or ""))
-        if into is None:
-            continue
+        if into is None or (into.dtype is not None and into.dtype.is_integer()):
+            continue  # A counter of steps is an integer already.
         parameters = {_int16_parameters(node) for node in _readers(into)}
         found = parameters.pop() if len(parameters) == 1 else None
         if found is None or stream.start.get(into.name or "", 0):

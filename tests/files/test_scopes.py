@@ -128,3 +128,34 @@ def test_an_input_of_a_body_with_the_name_of_a_value_outside(given: Callable[...
     model = onnx.parser.parse_model(SHADOWED)
     lowered = rnnlower.lower(given(model), target="primitive")
     assert rnnlower.verify(model, lowered)
+
+
+WINDOWS = """
+    <ir_version: 8, opset_import: ["" : 17]>
+    main (float[T, 2, 4] x, float[3, 2, 3] w) => (float[T, c, n] y) { y = NODE }
+"""
+
+
+@pytest.mark.parametrize(
+    ("node", "message"),
+    [
+        ("Conv <strides = [0]> (x, w)", r"'strides' is \[0\]; each element must be at least 1"),
+        ("MaxPool <kernel_shape = [2], strides = [0]> (x)", r"'strides' is \[0\]"),
+        ("AveragePool <kernel_shape = [0]> (x)", r"'kernel_shape' is \[0\]"),
+        ("Conv <dilations = [-1]> (x, w)", r"'dilations' is \[-1\]"),
+        ("Conv <pads = [1]> (x, w)", "'pads' has 1 element, but needs 2 for each axis"),
+        ("LpPool <kernel_shape = [2, 2], strides = [1]> (x)", "'strides' has 1 element, but needs 1 for"),
+        ("ConvTranspose <kernel_shape = [3], pads = [1, 1, 0, 0]> (x, w)", "'kernel_shape' has 1 element"),
+    ],
+)
+def test_windows_that_no_signal_has_are_refused(node: str, message: str) -> None:
+    with pytest.raises(rnnlower.InvalidModelError, match=message):
+        rnnlower.pad(onnx.parser.parse_model(WINDOWS.replace("NODE", node)), max={"T": 9})
+
+
+@pytest.mark.parametrize("op_type", ["Conv", "ConvTranspose"])
+def test_windows_over_more_axes_than_the_signal_have_no_shape(op_type: str) -> None:
+    rnnlower.inspect(onnx.parser.parse_model(WINDOWS.replace("NODE", f"{op_type} <strides = [1, 1]> (x, w)")))
+    empty = onnx.parser.parse_model(WINDOWS.replace("NODE", f"{op_type} <strides = [1]> (x, w)"))
+    del empty.graph.node[0].attribute[0].ints[:]
+    rnnlower.convert(empty, opset=18)

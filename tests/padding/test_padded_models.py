@@ -631,3 +631,9 @@ def test_positions_bound_the_length_unless_they_follow_from_it(last: str, least:
     told = json.loads(next(each.value for each in padded.metadata_props if each.key == "rnnlower.pad"))
     assert told["least"] == {"T": least}
     assert difference(source, padded, 0.0, np.nan) < 1e-6
+
+
+def test_a_model_without_nodes_is_not_padded() -> None:
+    text = '<ir_version: 8, opset_import: ["" : 17]> m (float[T] Y) => (float[T] Y) {}'
+    with pytest.raises(rnnlower.UnsupportedModelError, match="has no nodes"):
+        rnnlower.pad(onnx.parser.parse_model(text), max={"T": 8})

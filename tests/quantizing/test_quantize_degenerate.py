@@ -100,3 +100,40 @@ def test_an_outlier_is_not_blamed_on_quantizers() -> None:
         LongMemory("LSTM", 8).build(), calibration={"X": data}, verify=True
     )[1]
     assert report.sqnr is not None
+
+
+@pytest.mark.parametrize("strategy", ["scan", "loop"])
+@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+def test_a_number_of_steps_that_no_shape_tells(direction: str, strategy: str) -> None:
+    many = 1 + (direction == "bidirectional")
+    source = model_of(
+        f"(float[n] X, int64[3] S) => (float[t, {many}, b, 8] Y) "
+        f'{{ x = Reshape (X, S) Y = GRU <hidden_size = 8, direction = "{direction}"> (x, W, R) }}',
+        W=(many, 24, 3),
+        R=(many, 24, 8),
+    )
+    draw = np.random.default_rng(0)
+    data = [{"X": draw.uniform(-1, 1, 12 * n).astype(np.float32), "S": [n, 4, 3]} for n in (6, 1, 9, 6)]
+    options = {"calibration": data, "strategy": strategy, "verify": True}
+    report = rnnlower.quantize.with_report(source, **options)[1]
+    assert report.sqnr is not None
+    assert report.sqnr > 30
+
+
+def test_a_counter_of_steps_is_an_integer_already() -> None:
+    source = model_of(
+        "(float[T, 1, 3] X) => (float[T, 1, 1, 8] Y) { n = Shape <start = 0, end = 1> (X) s = Squeeze (n) "
+        "a = Constant <value_int = 0> () d = Constant <value_int = 1> () r = Range (a, s, d) "
+        "f = Cast <to = 1> (r) c = Cos (f) e = Constant <value_ints = [1, 2]> () u = Unsqueeze (c, e) "
+        "x = Add (X, u) Y = GRU <hidden_size = 8> (x, W, R) }",
+        W=(1, 24, 3),
+        R=(1, 24, 8),
+    )
+    step = rnnlower.stream(source, chunk=2)
+    data = {"X": np.random.default_rng(0).uniform(-1, 1, (6, 20, 1, 3)).astype(np.float32)}
+    options = {"calibration": data, "integer_states": True, "verify": True}
+    result, report = rnnlower.quantize.with_report(step, **options)
+    kinds = {each.name: each.type.tensor_type.elem_type for each in result.graph.input}
+    assert sorted(kinds.values()) == [onnx.TensorProto.FLOAT, onnx.TensorProto.INT16, onnx.TensorProto.INT64]
+    assert report.sqnr is not None
+    assert report.sqnr > 25
