@@ -69,6 +69,11 @@ LOWER: Sequence[Step[LoweringWork, LoweringOptions]] = (
     ),
     *shared.FIX_INPUTS,
     Step(
+        preparing.fix_batch,
+        "A warning asks for it, and targets may take static sizes only.",
+        when=lambda o: o.target,
+    ),
+    Step(
         shared.warn_of_suspicions,
         "Fixed sizes make some warnings unnecessary, and what lifting writes is no exporter's fault.",
     ),
@@ -88,7 +93,6 @@ LOWER: Sequence[Step[LoweringWork, LoweringOptions]] = (
     ),
     Step(preparing.pad, "The added nodes are lowered, too.", when=lambda o: o.max),
     Step(preparing.select_nodes, "Nodes only have the names that `inspect` shows before anything is moved."),
-    Step(preparing.fix_batch, "Static sizes may be all that the target asks for.", when=lambda o: o.target),
     Step(
         preparing.prepare_model_format,
         "Refuse models the target cannot load, before any work.",

@@ -77,7 +77,7 @@ def fix_batch(work: Work) -> None:
     if sizes:
         work.apply(FreezeDimsPass(sizes))
     work.notes += [
-        f"dimension {name!r} is {size}, as initial states have that batch size"
+        f"dimension {name!r} is {size}: the initial states have that batch size, and no other runs"
         for name, size in sizes.items()
     ]
 

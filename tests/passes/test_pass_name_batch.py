@@ -91,7 +91,11 @@ def test_lower_fixes_the_batch_for_a_target(X: str, h: str, batch: int) -> None:
     lowered, report = rnnlower.lower.with_report(source, target="onnx2torch")
     shapes = [[dim.dim_value for dim in value.type.tensor_type.shape.dim] for value in lowered.graph.input]
     assert shapes == [[5, batch, 3], [1, batch, 4]]
-    assert f"dimension 'N' is {batch}, as initial states have that batch size" in report.notes
+    assert (
+        f"dimension 'N' is {batch}: the initial states have that batch size, and no other runs"
+        in report.notes
+    )
+    assert not report.warnings
     assert rnnlower.verify(source, lowered)
     own = ir.from_proto(source)
     assert not any("open" in note for note in check_model(own, CheckOptions(target="onnx2torch")).notes)
