@@ -166,10 +166,10 @@ class PadLengthsPass(Pass):
             names = sorted(
                 {name for value in model.graph.inputs for dim in value.shape or () if (name := dim_name(dim))}
             )
-            known = f"the inputs have {', '.join(names)}" if names else "all sizes are numbers"
+            known = f"the inputs have {', '.join(names)}" if names else "none of their sizes has a name"
             raise OptionError(
                 f"no input has a dimension {missing[0]!r}; {known}",
-                remedy=f"name the axis of a static input ({time_axis('INPUT', 'AXIS')}); do not fix its size",
+                remedy=f"name the axis of an input ({time_axis('INPUT', 'AXIS')}); do not fix its size",
             )
         return found
 
