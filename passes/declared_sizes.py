@@ -15,7 +15,7 @@ from rnnlower.graph.facts import Facts
 from rnnlower.graph.inference import forget_negative_sizes
 from rnnlower.graph.names import NameSource
 from rnnlower.graph.symbols import dim_name
-from rnnlower.graph.walk import operand, root_graphs, walk, walk_values
+from rnnlower.graph.walk import ancestors, operand, root_graphs, walk, walk_values
 from rnnlower.passes.base import Pass
 from rnnlower.recurrent.finding import is_recurrent
 from rnnlower.recurrent.operators import STATE_INPUTS
@@ -157,9 +157,8 @@ class NameBatchPass(Pass):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         dims = [dim for value in model.graph.inputs for dim in value.shape or ()]
         declared = [name for dim in dims if (name := dim_name(dim))]
-        for node in filter(is_recurrent, model.graph):
-            batches = map(dim_name, _batch_sizes(self.facts, node))
-            found = {self.names.get(name, name) for name in batches if name in declared}
+        for sizes in _batch_sizes(model, self.facts):
+            found = {self.names.get(name, name) for name in map(dim_name, sizes) if name in declared}
             equal = sorted(found, key=declared.index)
             for name in equal[1:]:
                 self.names |= {each: equal[0] for each in declared if self.names.get(each, each) == name}
@@ -172,28 +171,31 @@ class NameBatchPass(Pass):
 
 
 def batches_of_states(model: ir.Model, facts: Facts) -> dict[str, int]:
-    """Return the names of inputs' dimensions that are the batch of recurrent nodes, whose size is known.
+    """Return the sizes of open dimensions of inputs, by name, that are the batch of initial states.
 
     Exporters leave the batch of X open and write initial states of the batch that they traced: no other runs.
     """
     dims = [dim for value in model.graph.inputs for dim in value.shape or ()]
     declared = {name for dim in dims if (name := dim_name(dim))}
     found: dict[str, int] = {}
-    for node in filter(is_recurrent, model.graph):
-        sizes = [*_batch_sizes(facts, node)]
+    for sizes in _batch_sizes(model, facts):
         numbers = {size for size in sizes if isinstance(size, int)}
         if len(numbers) == 1:
             found |= {name: min(numbers) for size in sizes if (name := dim_name(size)) in declared}
     return found
 
 
-def _batch_sizes(facts: Facts, node: ir.Node) -> Iterator[Dim]:
-    """Yield the batch of X and of the initial states, which the ONNX spec requires to be equal."""
-    axis = 0 if node.attributes.get_int("layout", 0) else 1
-    for index in (0, *STATE_INPUTS):
-        dims = facts.dims(operand(node, index))
-        if dims is not None and len(dims) > axis:
-            yield dims[axis]
+def _batch_sizes(model: ir.Model, facts: Facts) -> Iterator[list[Dim]]:
+    """Yield for each recurrent node the batch of X and of the initial states, which have to be equal.
+
+    The ONNX spec requires it. A node whose results nobody reads never runs, and requires nothing.
+    """
+    needed = ancestors(*model.graph.outputs)
+    for node in filter(is_recurrent, model.graph):
+        if not needed.isdisjoint(node.outputs):
+            axis = 0 if node.attributes.get_int("layout", 0) else 1
+            found = (facts.dims(operand(node, index)) for index in (0, *STATE_INPUTS))
+            yield [dims[axis] for dims in found if dims is not None and len(dims) > axis]
 
 
 def follow_inputs(model: ir.Model) -> None:

@@ -258,9 +258,9 @@ def look_through_identities(value: ir.Value) -> ir.Value:
     return look_through(value, ("Identity",))
 
 
-def ancestors(value: ir.Value) -> set[ir.Value]:
-    """Return the values that a value depends on, including itself, in its own and in outer graphs."""
-    return {*reachable([value], lambda this: values_read_by(this.producer()))}
+def ancestors(*values: ir.Value) -> set[ir.Value]:
+    """Return the values that values depend on, including themselves, in their own and in outer graphs."""
+    return {*reachable(values, lambda this: values_read_by(this.producer()))}
 
 
 def values_read_by(node: ir.Node | None) -> list[ir.Value | None]:

@@ -99,3 +99,12 @@ def test_lower_fixes_the_batch_for_a_target(X: str, h: str, batch: int) -> None:
     assert rnnlower.verify(source, lowered)
     own = ir.from_proto(source)
     assert not any("open" in note for note in check_model(own, CheckOptions(target="onnx2torch")).notes)
+
+
+def test_a_node_that_nobody_reads_fixes_nothing() -> None:
+    source = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+        main (float[5, N, 1] X) => (float[5, N, 1] y)
+        <float[1, 1, 1] W = {1}, float[1, 1, 1] R = {1}, float[1, 2, 1] h = {1, 2}>
+        { Y = RNN <hidden_size = 1> (X, W, R, , , h)  z = Neg (Y)  y = Relu (X) }""")
+    lowered = rnnlower.lower(source, target="tract")
+    assert lowered.graph.input[0].type.tensor_type.shape.dim[1].dim_param == "N"
